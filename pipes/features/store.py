@@ -1,0 +1,136 @@
+"""BasicFeatureStore, TorchBasedFeatureStore: features by key."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+
+from hopline.pipes.features.disk import DiskBasedFeature
+from hopline.pipes.features.feature import Feature, FeatureKey, FeatureStore
+from hopline.pipes.features.tensor import TorchBasedFeature
+
+__all__ = ["BasicFeatureStore", "TorchBasedFeatureStore"]
+
+
+def _key(key: Any) -> FeatureKey:
+    if not isinstance(key, tuple) or len(key) != 3:
+        raise TypeError(f"feature key is {key!r}; expected (domain, type or None, name)")
+    return FeatureKey(*key)
+
+
+class BasicFeatureStore(FeatureStore):
+    """A dict of features.
+
+    Args:
+        features: `{(domain, type, name): Feature}`.
+
+    Raises:
+        TypeError: a key or a value of wrong kind.
+
+    >>> store = BasicFeatureStore({("node", None, "x"): TorchBasedFeature(torch.eye(3))})
+    >>> store.read("node", None, "x", torch.tensor([1])).tolist()
+    [[0.0, 1.0, 0.0]]
+    """
+
+    def __init__(self, features: Mapping[tuple[str, str | None, str], Feature]) -> None:
+        self._features: dict[FeatureKey, Feature] = {}
+        for key, feature in features.items():
+            self[key] = feature
+
+    def __getitem__(self, key: tuple[str, str | None, str]) -> Feature:
+        try:
+            return self._features[_key(key)]
+        except KeyError:
+            raise KeyError(
+                f"no feature {tuple(key)}; the store has {[tuple(k) for k in self._features]}"
+            ) from None
+
+    def __setitem__(self, key: tuple[str, str | None, str], feature: Feature) -> None:
+        if not isinstance(feature, Feature):
+            raise TypeError(f"feature {key} is a {type(feature).__name__}; expected a Feature")
+        self._features[_key(key)] = feature
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._features
+
+    def __len__(self) -> int:
+        return len(self._features)
+
+    def keys(self) -> list[FeatureKey]:
+        """All keys, in the order in which they were added."""
+        return list(self._features)
+
+    def to(self, device: torch.device | str) -> BasicFeatureStore:
+        """A store with every feature on a device, or in "pinned" memory.
+
+        Raises:
+            TypeError: a feature cannot be moved.
+        """
+        moved = BasicFeatureStore({})
+        for key, feature in self._features.items():
+            if not hasattr(feature, "to"):
+                raise TypeError(
+                    f"feature {tuple(key)}, a {type(feature).__name__}, cannot be moved"
+                )
+            moved[key] = feature.to(device)
+        return moved
+
+    def pin_memory_(self) -> BasicFeatureStore:
+        """Moves every feature in memory to page-locked memory; those on disk stay there."""
+        for feature in self._features.values():
+            if isinstance(feature, TorchBasedFeature) and not isinstance(feature, DiskBasedFeature):
+                feature.pin_memory_()
+        return self
+
+    def is_pinned(self) -> bool:
+        """Whether every feature in memory is in page-locked memory."""
+        return all(
+            feature.is_pinned()
+            for feature in self._features.values()
+            if isinstance(feature, TorchBasedFeature) and not isinstance(feature, DiskBasedFeature)
+        )
+
+    def __repr__(self) -> str:
+        lines = ", ".join(f"{tuple(key)}: {value!r}" for key, value in self._features.items())
+        return f"{type(self).__name__}({{{lines}}})"
+
+
+class TorchBasedFeatureStore(BasicFeatureStore):
+    """The features that an on-disk data set lists.
+
+    Args:
+        feat_data: entries with `domain`, `type`, `name`, `path`, `in_memory`, `format` and
+            `extra_fields`; arrays are .npy files, read into memory or left on disk, or, with
+            format "torch", tensor files.
+
+    Raises:
+        FileNotFoundError, ValueError: a file is missing, or no array of rows.
+    """
+
+    def __init__(self, feat_data: Iterable[Any]) -> None:
+        super().__init__({})
+        for spec in feat_data:
+            key = (_plain(spec.domain), spec.type, spec.name)
+            if key in self:
+                raise ValueError(f"feature {key} is listed twice")
+            extra = dict(getattr(spec, "extra_fields", None) or {})
+            self[key] = _open(spec, extra)
+
+
+def _plain(value: Any) -> Any:
+    """The value of an enum member, or the thing itself."""
+    return getattr(value, "value", value)
+
+
+def _open(spec: Any, extra: dict[str, Any]) -> Feature:
+    if _plain(spec.format) == "torch":
+        if not spec.in_memory:
+            raise ValueError(
+                f"{spec.path}: format torch is read into memory; set in_memory: true, or save it "
+                "as .npy"
+            )
+        return TorchBasedFeature(torch.load(spec.path, weights_only=True), extra)
+    feature = DiskBasedFeature(spec.path, extra)
+    return feature.read_into_memory() if spec.in_memory else feature

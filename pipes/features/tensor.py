@@ -1,0 +1,117 @@
+"""TorchBasedFeature: rows of a tensor, in host memory, mapped, or on a device."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+
+from hopline.pipes.checks import check_ids
+from hopline.pipes.features.feature import Feature
+from hopline.pipes.features.rows import gather
+
+__all__ = ["TorchBasedFeature"]
+
+
+class TorchBasedFeature(Feature):
+    """Rows of a tensor of any dtype.
+
+    Args:
+        torch_feature: tensor of two dimensions or more, one row a node or edge.
+        metadata: what else is known of it.
+
+    Raises:
+        TypeError: not a tensor.
+        ValueError: fewer than two dimensions.
+
+    >>> feature = TorchBasedFeature(torch.arange(6).view(3, 2))
+    >>> feature.read(torch.tensor([2, 0])).tolist(), feature.size(), feature.count()
+    ([[4, 5], [0, 1]], torch.Size([2]), 3)
+    """
+
+    def __init__(self, torch_feature: torch.Tensor, metadata: dict[str, Any] | None = None) -> None:
+        if not isinstance(torch_feature, torch.Tensor):
+            raise TypeError(
+                f"torch_feature is a {type(torch_feature).__name__}; expected a torch.Tensor"
+            )
+        if torch_feature.dim() < 2:
+            raise ValueError(
+                f"torch_feature has shape {tuple(torch_feature.shape)}; expected two dimensions or "
+                "more: use tensor.unsqueeze(1) for one value a row"
+            )
+        self._tensor = torch_feature.detach().contiguous()
+        self._metadata = dict(metadata or {})
+
+    def read(self, ids: torch.Tensor | None = None) -> torch.Tensor:
+        """Rows by id; see `Feature.read`. On the tensor's device, else on the CPU."""
+        if ids is None:
+            return self._tensor.clone()
+        if self._tensor.device.type == "cpu":
+            rows = gather(self._tensor, self._checked(ids).numpy())
+            return rows if ids.device.type == "cpu" else rows.to(ids.device)
+        return self._tensor[self._checked(ids).to(self._tensor.device)]
+
+    def _checked(self, ids: torch.Tensor) -> torch.Tensor:
+        wide = isinstance(ids, torch.Tensor) and ids.dtype == torch.int64
+        return check_ids(ids, self.count(), "feature ids", torch.int64 if wide else torch.int32)
+
+    def size(self) -> torch.Size:
+        """Shape of one row."""
+        return self._tensor.shape[1:]
+
+    def count(self) -> int:
+        """Number of rows."""
+        return len(self._tensor)
+
+    def update(self, value: torch.Tensor, ids: torch.Tensor | None = None) -> None:
+        """Replaces rows, or the whole tensor; see `Feature.update`."""
+        if not isinstance(value, torch.Tensor):
+            raise TypeError(f"value is a {type(value).__name__}; expected a torch.Tensor")
+        if value.dim() < 1 or value.shape[1:] != self.size():
+            raise ValueError(
+                f"value has rows of shape {tuple(value.shape[1:])}; the feature has "
+                f"{tuple(self.size())}"
+            )
+        if ids is None:
+            if len(value) != self.count():
+                raise ValueError(f"value has {len(value)} rows; the feature has {self.count()}")
+            device, dtype = self._tensor.device, self._tensor.dtype
+            self._tensor = value.detach().to(device, dtype, copy=True).contiguous()
+            return
+        if len(ids) != len(value):
+            raise ValueError(f"got {len(ids)} ids for {len(value)} rows; expected as many of each")
+        device = self._tensor.device
+        self._tensor[self._checked(ids).long().to(device)] = value.to(device, self._tensor.dtype)
+
+    def metadata(self) -> dict[str, Any]:
+        """What was given as metadata."""
+        return dict(self._metadata)
+
+    def to(self, device: torch.device | str) -> TorchBasedFeature:
+        """The same rows on a device, or in "pinned" memory, as a new feature."""
+        other = copy.copy(self)
+        pinned = device == "pinned"
+        other._tensor = self._tensor.pin_memory() if pinned else self._tensor.to(device)
+        return other
+
+    def pin_memory_(self) -> TorchBasedFeature:
+        """Moves the rows to page-locked memory.
+
+        Raises:
+            RuntimeError: torch finds no GPU, so there is nothing to pin for.
+        """
+        if not torch.cuda.is_available():
+            raise RuntimeError("pinning memory needs a GPU, and torch finds none here")
+        self._tensor = self._tensor.pin_memory()
+        return self
+
+    def is_pinned(self) -> bool:
+        """Whether the rows are in page-locked memory."""
+        return self._tensor.is_pinned() if torch.cuda.is_available() else False
+
+    def __repr__(self) -> str:
+        return (
+            f"TorchBasedFeature({self.count()} rows of {tuple(self.size())}, "
+            f"{self._tensor.dtype}, {self._tensor.device})"
+        )

@@ -1,0 +1,439 @@
+"""FusedCSCSamplingGraph: the graph that samplers read, in compressed sparse columns.
+
+A column is a destination: `indices[csc_indptr[v]:csc_indptr[v + 1]]` are the sources of v's
+in-edges. A heterogeneous graph is one graph too: nodes of type i have the fused ids
+`[node_type_offset[i], node_type_offset[i + 1])`, and the edges of a column are sorted by type.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from hopline.pipes.etypes import etype_str_to_tuple
+from hopline.pipes.kernels import cpu
+from hopline.pipes.relabel import NodeTablePool
+
+__all__ = ["ORIGINAL_EDGE_ID", "FusedCSCSamplingGraph", "Hop", "fused_csc_sampling_graph"]
+
+ORIGINAL_EDGE_ID = "_ORIGINAL_EDGE_ID"
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Hop:
+    """What one hop of sampling picked, in fused ids, before relabelling.
+
+    Attributes:
+        segments: int64[n * num_types + 1], running sum of picks over (column, edge type).
+        num_types: edge types T that segments tell apart.
+        neighbors: integer[picks], sources.
+        positions: int64[picks], the edges' positions in CSC order.
+    """
+
+    segments: Array
+    num_types: int
+    neighbors: Array
+    positions: Array
+
+
+class FusedCSCSamplingGraph:
+    """A graph for sampling; made by `fused_csc_sampling_graph`, `from_coo` or `load`.
+
+    Attributes:
+        csc_indptr: int64[num_nodes + 1].
+        indices: int32[num_edges], or int64 above 2**31 - 1 nodes.
+        node_type_offset: int64[num_node_types + 1], or None for a homogeneous graph.
+        type_per_edge: integer[num_edges], or None.
+        node_type_to_id: `{node type: id}`, ids 0, 1, ..., or None.
+        edge_type_to_id: `{"source:relation:destination": id}`, or None.
+        node_attributes: `{name: tensor of num_nodes rows}`, or None.
+        edge_attributes: `{name: tensor of num_edges rows in CSC order}`, or None.
+    """
+
+    def __init__(
+        self,
+        csc_indptr: torch.Tensor,
+        indices: torch.Tensor,
+        node_type_offset: torch.Tensor | None = None,
+        type_per_edge: torch.Tensor | None = None,
+        node_type_to_id: Mapping[str, int] | None = None,
+        edge_type_to_id: Mapping[str, int] | None = None,
+        node_attributes: Mapping[str, torch.Tensor] | None = None,
+        edge_attributes: Mapping[str, torch.Tensor] | None = None,
+        *,
+        path: Path | None = None,
+    ) -> None:
+        self.csc_indptr = csc_indptr
+        self.indices = indices
+        self.node_type_offset = node_type_offset
+        self.type_per_edge = type_per_edge
+        self.node_type_to_id = dict(node_type_to_id) if node_type_to_id is not None else None
+        self.edge_type_to_id = dict(edge_type_to_id) if edge_type_to_id is not None else None
+        self.node_attributes = dict(node_attributes) if node_attributes is not None else None
+        self.edge_attributes = dict(edge_attributes) if edge_attributes is not None else None
+        self.node_tables = NodeTablePool(self.total_num_nodes)
+        self._path = path
+
+    # -----------------------------------------------------------------------------------------
+    # Sizes
+
+    @property
+    def total_num_nodes(self) -> int:
+        """Number of nodes of all types."""
+        return len(self.csc_indptr) - 1
+
+    @property
+    def total_num_edges(self) -> int:
+        """Number of edges of all types."""
+        return len(self.indices)
+
+    @property
+    def is_heterogeneous(self) -> bool:
+        """Whether nodes and edges have types."""
+        return self.node_type_to_id is not None
+
+    @property
+    def num_nodes(self) -> int | dict[str, int]:
+        """Number of nodes; `{type: number}` when heterogeneous."""
+        if self.node_type_to_id is None:
+            return self.total_num_nodes
+        assert self.node_type_offset is not None
+        sizes = torch.diff(self.node_type_offset).tolist()
+        return {name: int(sizes[i]) for name, i in self.node_type_to_id.items()}
+
+    @property
+    def num_edges(self) -> int | dict[str, int]:
+        """Number of edges; `{type: number}` when heterogeneous."""
+        if self.edge_type_to_id is None:
+            return self.total_num_edges
+        assert self.type_per_edge is not None
+        counts = np.bincount(self.type_per_edge.numpy(), minlength=len(self.edge_type_to_id))
+        return {name: int(counts[i]) for name, i in self.edge_type_to_id.items()}
+
+    # -----------------------------------------------------------------------------------------
+    # Attributes
+
+    def node_attribute(self, name: str | None) -> torch.Tensor | None:
+        """The node attribute of that name; None for None.
+
+        Raises:
+            KeyError: there is no such attribute.
+        """
+        return _attribute(self.node_attributes, name, "node")
+
+    def edge_attribute(self, name: str | None) -> torch.Tensor | None:
+        """The edge attribute of that name, in CSC order; None for None.
+
+        Raises:
+            KeyError: there is no such attribute.
+        """
+        return _attribute(self.edge_attributes, name, "edge")
+
+    def add_node_attribute(self, name: str, value: torch.Tensor) -> None:
+        """Adds or replaces a node attribute.
+
+        Args:
+            name: its name.
+            value: tensor of num_nodes rows, in fused order.
+
+        Raises:
+            ValueError: wrong number of rows.
+        """
+        check_rows(value, self.total_num_nodes, f"node attribute {name!r}")
+        self.node_attributes = {**(self.node_attributes or {}), name: value}
+        self._path = None
+
+    def add_edge_attribute(self, name: str, value: torch.Tensor) -> None:
+        """Adds or replaces an edge attribute.
+
+        Args:
+            name: its name.
+            value: tensor of num_edges rows, in CSC order.
+
+        Raises:
+            ValueError: wrong number of rows.
+        """
+        check_rows(value, self.total_num_edges, f"edge attribute {name!r}")
+        self.edge_attributes = {**(self.edge_attributes or {}), name: value}
+        self._path = None
+
+    # -----------------------------------------------------------------------------------------
+    # Sampling
+
+    @property
+    def num_edge_types(self) -> int:
+        """Number of edge types; 1 when homogeneous."""
+        return 1 if self.edge_type_to_id is None else len(self.edge_type_to_id)
+
+    def sample_one_hop(
+        self, columns: Array, fanouts: Array, replace: bool, keys: Array, node_ids: Array
+    ) -> Hop:
+        """Draws in-edges of each column.
+
+        Args:
+            columns: integer[n], fused ids, all in range.
+            fanouts: int64[1], over all edges of a column together, or int64[num_edge_types].
+            replace: draw with replacement.
+            keys: uint64 of the shape of fanouts, the hop's key for each edge type.
+            node_ids: integer[n], the columns' original ids; they key the draws.
+
+        Returns:
+            The picks; `num_types` is the number of edge types.
+
+        Raises:
+            ValueError: the graph's arrays are damaged.
+        """
+        indptr, indices = self.csc_indptr.numpy(), self.indices.numpy()
+        typed = self.type_per_edge is not None
+        edge_types = self.type_per_edge.numpy() if self.type_per_edge is not None else NO_TYPES
+        segments = len(columns) * len(fanouts)
+        begin, degree = np.empty(segments, np.int64), np.empty(segments, np.int64)
+        picked = np.empty(segments + 1, np.int64)
+        total = cpu.count_picks(
+            indptr, edge_types, columns, fanouts, replace, len(indices), begin, degree, picked
+        )
+        if total < 0:
+            raise ValueError(f"csc_indptr is damaged at node {columns[-total - 1]}: {self}")
+        positions, neighbors = np.empty(total, np.int64), np.empty(total, indices.dtype)
+        ordered = typed and len(fanouts) == 1
+        cpu.pick_neighbors(
+            indices, node_ids, keys, fanouts, replace, ordered, begin, degree, picked, positions,
+            neighbors,
+        )  # fmt: skip
+        bad = cpu.first_out_of_range(neighbors, 0, self.total_num_nodes)
+        if bad >= 0:
+            raise ValueError(
+                f"indices[{positions[bad]}] is {neighbors[bad]}; expected a node in "
+                f"[0, {self.total_num_nodes}): the graph is damaged: {self}"
+            )
+        if ordered and self.num_edge_types > 1:
+            by_column, picked = picked, np.empty(len(columns) * self.num_edge_types + 1, np.int64)
+            cpu.accumulate_typed_counts(
+                edge_types, positions, by_column, self.num_edge_types, picked
+            )
+        return Hop(picked, self.num_edge_types if typed else 1, neighbors, positions)
+
+    # -----------------------------------------------------------------------------------------
+    # Copies and files
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes the graph as a folder of .npy files; see `hopline.pipes.graph_files`."""
+        from hopline.pipes.graph_files import save_graph
+
+        save_graph(self, path)
+
+    @classmethod
+    def load(
+        cls, path: str | os.PathLike[str], *, in_memory: bool = False
+    ) -> FusedCSCSamplingGraph:
+        """Maps the graph of a folder that `save` wrote, or reads it into memory."""
+        from hopline.pipes.graph_files import load_graph
+
+        return load_graph(path, in_memory=in_memory)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # A mapped graph travels as its path, so that ranks share the file's pages.
+        if self._path is not None:
+            return FusedCSCSamplingGraph.load, (self._path,)
+        state = (
+            self.csc_indptr,
+            self.indices,
+            self.node_type_offset,
+            self.type_per_edge,
+            self.node_type_to_id,
+            self.edge_type_to_id,
+            self.node_attributes,
+            self.edge_attributes,
+        )
+        return FusedCSCSamplingGraph, state
+
+    def __repr__(self) -> str:
+        kind = ""
+        if self.node_type_to_id is not None:
+            kind = f", node_types={list(self.node_type_to_id)}, edge_types={self.num_edge_types}"
+        where = f", path={str(self._path)!r}" if self._path else ""
+        return (
+            f"FusedCSCSamplingGraph(num_nodes={self.total_num_nodes}, "
+            f"num_edges={self.total_num_edges}{kind}{where})"
+        )
+
+
+NO_TYPES: Array = np.empty(0, np.uint8)
+
+
+def _attribute(
+    attributes: Mapping[str, torch.Tensor] | None, name: str | None, kind: str
+) -> torch.Tensor | None:
+    if name is None:
+        return None
+    if attributes is None or name not in attributes:
+        raise KeyError(f"no {kind} attribute {name!r}; the graph has {sorted(attributes or {})}")
+    return attributes[name]
+
+
+def check_rows(value: Any, rows: int, what: str) -> None:
+    """Refuses what is no tensor of so many rows.
+
+    Raises:
+        TypeError: not a tensor.
+        ValueError: another number of rows.
+    """
+    if not isinstance(value, torch.Tensor):
+        raise TypeError(f"{what} is a {type(value).__name__}; expected a torch.Tensor")
+    if value.dim() == 0 or len(value) != rows:
+        raise ValueError(f"{what} has shape {tuple(value.shape)}; expected {rows} rows")
+
+
+def fused_csc_sampling_graph(
+    csc_indptr: torch.Tensor,
+    indices: torch.Tensor,
+    node_type_offset: torch.Tensor | None = None,
+    type_per_edge: torch.Tensor | None = None,
+    node_type_to_id: Mapping[str, int] | None = None,
+    edge_type_to_id: Mapping[str, int] | None = None,
+    node_attributes: Mapping[str, torch.Tensor] | None = None,
+    edge_attributes: Mapping[str, torch.Tensor] | None = None,
+) -> FusedCSCSamplingGraph:
+    """Builds a graph from compressed sparse columns, after checking all of it.
+
+    Args:
+        csc_indptr: integer[num_nodes + 1], non-descending from 0 to num_edges.
+        indices: integer[num_edges], sources, each in [0, num_nodes).
+        node_type_offset: integer[num_node_types + 1], first fused id of each type.
+        type_per_edge: integer[num_edges], edge type ids, ascending within each column.
+        node_type_to_id: `{type: id}`, ids 0, 1, ...
+        edge_type_to_id: `{"source:relation:destination": id}`, ids 0, 1, ...
+        node_attributes: `{name: tensor of num_nodes rows}`.
+        edge_attributes: `{name: tensor of num_edges rows in CSC order}`.
+
+    Returns:
+        The graph; csc_indptr as int64, indices as int32 where the node count allows.
+
+    Raises:
+        TypeError: an argument is no tensor of integers, or a type's name or id has a wrong type.
+        ValueError: shapes, ranges, order or type tables do not fit each other.
+
+    >>> g = fused_csc_sampling_graph(torch.tensor([0, 0, 1, 3]), torch.tensor([0, 0, 1]))
+    >>> g.num_nodes, g.num_edges
+    (3, 3)
+    """
+    indptr = _integers(csc_indptr, "csc_indptr").to(torch.int64)
+    num_nodes, num_edges = len(indptr) - 1, len(_integers(indices, "indices"))
+    if num_nodes < 0:
+        raise ValueError("csc_indptr is empty; expected num_nodes + 1 entries")
+    bad = int(cpu.first_bad_column(indptr.numpy(), num_edges))
+    if bad >= 0 or indptr[0] != 0 or indptr[-1] != num_edges:
+        at = bad if bad >= 0 else (0 if indptr[0] != 0 else num_nodes)
+        raise ValueError(
+            f"csc_indptr is {int(indptr[at])} at {at}; expected entries that never descend, from "
+            f"0 to {num_edges}, the length of indices"
+        )
+    bad = int(cpu.first_out_of_range(indices.numpy(), 0, num_nodes))
+    if bad >= 0:
+        raise ValueError(
+            f"indices[{bad}] is {int(indices[bad])}; expected a node in [0, {num_nodes})"
+        )
+    indices = indices.to(torch.int32 if num_nodes < 2**31 else torch.int64)
+    typed = [node_type_offset, type_per_edge, node_type_to_id, edge_type_to_id]
+    if any(x is not None for x in typed):
+        if any(x is None for x in typed):
+            raise ValueError(
+                "a heterogeneous graph needs node_type_offset, type_per_edge, node_type_to_id and "
+                "edge_type_to_id together; a homogeneous one none of them"
+            )
+        assert node_type_offset is not None
+        assert type_per_edge is not None
+        assert node_type_to_id is not None
+        assert edge_type_to_id is not None
+        node_type_offset = _integers(node_type_offset, "node_type_offset").to(torch.int64)
+        _integers(type_per_edge, "type_per_edge")
+        sources, destinations = check_types(
+            node_type_offset, node_type_to_id, edge_type_to_id, num_nodes
+        )
+        if len(type_per_edge) != num_edges:
+            raise ValueError(
+                f"type_per_edge has {len(type_per_edge)} entries for {num_edges} edges"
+            )
+        edge, column = cpu.first_mistyped_edge(
+            indptr.numpy(), indices.numpy(), type_per_edge.numpy(), node_type_offset.numpy(),
+            sources, destinations,
+        )  # fmt: skip
+        if edge >= 0:
+            raise ValueError(
+                f"edge {edge} ({int(indices[edge])} -> {column}) has type "
+                f"{int(type_per_edge[edge])}: expected types that ascend within a column and whose "
+                f"source and destination types hold the edge's ends; types are {edge_type_to_id}"
+            )
+    for name, value in (node_attributes or {}).items():
+        check_rows(value, num_nodes, f"node attribute {name!r}")
+    for name, value in (edge_attributes or {}).items():
+        check_rows(value, num_edges, f"edge attribute {name!r}")
+    return FusedCSCSamplingGraph(
+        indptr, indices, node_type_offset, type_per_edge, node_type_to_id, edge_type_to_id,
+        node_attributes, edge_attributes,
+    )  # fmt: skip
+
+
+def _integers(value: Any, what: str) -> torch.Tensor:
+    if not isinstance(value, torch.Tensor):
+        raise TypeError(f"{what} is a {type(value).__name__}; expected a torch.Tensor")
+    if value.is_floating_point() or value.is_complex() or value.dtype == torch.bool:
+        raise TypeError(f"{what} has dtype {value.dtype}; expected integers")
+    if value.dim() != 1:
+        raise ValueError(f"{what} has shape {tuple(value.shape)}; expected one dimension")
+    if value.device.type != "cpu":
+        raise ValueError(f"{what} is on {value.device}; build the graph on the CPU, then move it")
+    return value
+
+
+def check_types(
+    node_type_offset: torch.Tensor,
+    node_type_to_id: Mapping[str, int],
+    edge_type_to_id: Mapping[str, int],
+    num_nodes: int,
+) -> tuple[Array, Array]:
+    """Checks the tables of a heterogeneous graph.
+
+    Returns:
+        int64[num_edge_types] twice: node type id of each edge type's sources and destinations.
+
+    Raises:
+        TypeError: a name is not a string or an id not an int.
+        ValueError: ids are not 0, 1, ..., an end is unknown, or the offsets do not fit.
+    """
+    for table, what in ((node_type_to_id, "node_type_to_id"), (edge_type_to_id, "edge_type_to_id")):
+        for name, i in table.items():
+            if not isinstance(name, str) or isinstance(i, bool) or not isinstance(i, int):
+                raise TypeError(f"{what} has {name!r}: {i!r}; expected a string and an int")
+        if sorted(table.values()) != list(range(len(table))):
+            raise ValueError(f"{what} is {dict(table)}; expected the ids 0..{len(table) - 1}")
+    offsets = node_type_offset.tolist()
+    if (
+        len(offsets) != len(node_type_to_id) + 1
+        or offsets[0] != 0
+        or offsets[-1] != num_nodes
+        or sorted(offsets) != offsets
+    ):
+        raise ValueError(
+            f"node_type_offset is {offsets}; expected {len(node_type_to_id) + 1} entries that "
+            f"never descend, from 0 to {num_nodes}"
+        )
+    sources = np.empty(len(edge_type_to_id), np.int64)
+    destinations = np.empty(len(edge_type_to_id), np.int64)
+    for name, i in edge_type_to_id.items():
+        source, _, destination = etype_str_to_tuple(name)
+        for end in (source, destination):
+            if end not in node_type_to_id:
+                raise ValueError(
+                    f"edge type {name!r} names node type {end!r}; there are {list(node_type_to_id)}"
+                )
+        sources[i], destinations[i] = node_type_to_id[source], node_type_to_id[destination]
+    return sources, destinations

@@ -1,0 +1,264 @@
+"""DataLoader: worker threads, order, back-pressure, errors, state, shutdown."""
+
+from __future__ import annotations
+
+import weakref
+from collections import deque
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from types import TracebackType
+from typing import Any
+
+from hopline.pipes.cursor import Cursor, make_state
+from hopline.pipes.minibatch import MiniBatch
+from hopline.pipes.stage import Chain
+
+__all__ = ["DataLoader"]
+
+
+class DataLoader:
+    """Reads a chain: an iterable of mini-batches that can be stopped anywhere and goes on exactly.
+
+    Everything after the item sampler is one task a mini-batch, run by threads: kernels hold no GIL,
+    nothing is pickled and nothing copied between processes. Mini-batches come in order, and they
+    are the same for any number of workers.
+
+    Each `for` reads one epoch; the next one reads the next epoch, also after a `break`. One epoch
+    is read at a time: starting another ends the one before.
+
+    An exception of a stage is raised at its mini-batch, after those before it, as the same object.
+
+    Args:
+        datapipe: a chain, or any iterable of mini-batches.
+        num_workers: threads; 0 works on the calling thread.
+        persistent_workers: accepted for GraphBolt's scripts; threads are cheap and live an epoch.
+        max_uva_threads: accepted for GraphBolt's scripts; has no meaning here.
+        prefetch_factor: at most num_workers * prefetch_factor mini-batches are in the making or
+            wait to be read.
+
+    Raises:
+        TypeError, ValueError: an argument of wrong kind or value.
+
+    >>> from hopline.pipes import ItemSampler, ItemSet
+    >>> with DataLoader(ItemSampler(ItemSet(5, names="seeds"), 2), num_workers=2) as loader:
+    ...     [minibatch.seeds.tolist() for minibatch in loader]
+    [[0, 1], [2, 3], [4]]
+    """
+
+    def __init__(
+        self,
+        datapipe: Any,
+        num_workers: int = 0,
+        persistent_workers: bool = True,
+        max_uva_threads: int | None = None,
+        *,
+        prefetch_factor: int = 2,
+    ) -> None:
+        for name, value, least in (
+            ("num_workers", num_workers, 0),
+            ("prefetch_factor", prefetch_factor, 1),
+        ):
+            if isinstance(value, bool) or not isinstance(value, int):
+                raise TypeError(f"{name} is {value!r}; expected an int")
+            if value < least:
+                raise ValueError(f"{name} is {value}; expected {least} or more")
+        if not isinstance(datapipe, Chain):
+            from hopline.pipes.iterable_source import IterableSource
+
+            datapipe = IterableSource(datapipe)
+        self.chain: Chain = datapipe
+        self.num_workers = num_workers
+        self.prefetch_factor = prefetch_factor
+        self._place = _Place()
+        # The epoch being read. Weak, so that a loop that is left lets go of its threads.
+        self._epoch: weakref.ref[_Epoch] | None = None
+
+    @property
+    def epoch(self) -> int:
+        """The epoch being read; between two loops, the one that the next loop will read."""
+        return self._place.epoch
+
+    def __len__(self) -> int:
+        """Mini-batches an epoch.
+
+        Raises:
+            TypeError: the source does not know.
+        """
+        return len(self.chain)
+
+    def __iter__(self) -> Iterator[MiniBatch]:
+        self._leave()
+        place = self._place
+        if place.begun and not place.resumed:
+            place = _Place(place.epoch + 1)
+        # A new object for each epoch: one that was left can no longer move the loader's place.
+        self._place = place = _Place(place.epoch, place.batch, place.seed, place.after, begun=True)
+        epoch = _Epoch(self.chain, place, self.num_workers, self.prefetch_factor)
+        self._epoch = weakref.ref(epoch)
+        return epoch
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the loader stands: the epoch, the number of the next mini-batch, what it reads.
+
+        Returns:
+            Plain values, safe for JSON and for `torch.save`; see `hopline.pipes.cursor`. When the
+            source is a torchdata node, its own state is among them.
+        """
+        source, stages = self.chain.parts()
+        place = self._place
+        return make_state(source, stages, place.epoch, place.batch, place.seed, place.after)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Goes to the place of a state: the next loop reads the rest of its epoch.
+
+        Nothing is computed again. A loop under way ends.
+
+        Raises:
+            TypeError: not a state.
+            ValueError: the state is of another pipeline; the message names both values.
+        """
+        cursor = Cursor.from_state(self.chain, state)
+        self._leave()
+        self._place = _Place(
+            cursor.epoch, cursor.batch, state["seed"], state["source"], resumed=True
+        )
+
+    def close(self) -> None:
+        """Ends the loop under way and waits for its threads; the loader can be used again."""
+        self._leave(wait=True)
+
+    def _leave(self, wait: bool = False) -> None:
+        epoch = self._epoch() if self._epoch is not None else None
+        if epoch is not None:
+            epoch.close(wait=wait)
+        self._epoch = None
+
+    def __enter__(self) -> DataLoader:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"DataLoader({self.chain!r}, num_workers={self.num_workers})"
+
+
+class _Place:
+    """The next mini-batch to deliver."""
+
+    __slots__ = ("after", "batch", "begun", "epoch", "resumed", "seed")
+
+    def __init__(
+        self,
+        epoch: int = 0,
+        batch: int = 0,
+        seed: int | None = None,
+        after: Any = None,
+        *,
+        begun: bool = False,
+        resumed: bool = False,
+    ) -> None:
+        self.epoch = epoch
+        self.batch = batch
+        self.seed = seed
+        self.after = after
+        self.begun = begun  # a loop has started to read this epoch
+        self.resumed = resumed  # the place was loaded: the next loop starts here
+
+
+class _Epoch(Iterator[MiniBatch]):
+    """One loop over an epoch, and the threads that work for it.
+
+    It is referred to by the loop alone: when a loop is left, its end ends the threads.
+    """
+
+    def __init__(self, chain: Chain, place: _Place, num_workers: int, prefetch_factor: int) -> None:
+        self._place = place
+        self._cursor = Cursor(
+            chain,
+            epoch=place.epoch,
+            batch=place.batch,
+            seed=place.seed,
+            source_state=place.after,
+        )
+        self._limit = num_workers * prefetch_factor
+        self._pending: deque[tuple[Future[MiniBatch], Any]] = deque()
+        self._more = True
+        self._closed = False
+        self._done = False  # ended by itself or by an error that was told
+        self._pool: ThreadPoolExecutor | None = None
+        if num_workers:
+            self._pool = ThreadPoolExecutor(num_workers, thread_name_prefix="hopline-loader")
+
+    def __next__(self) -> MiniBatch:
+        if self._closed:
+            if self._done:
+                raise StopIteration
+            raise RuntimeError(
+                "this loop over the loader has ended: close() or load_state_dict() was called, or "
+                "another loop was started, and a loader reads one epoch at a time"
+            )
+        try:
+            minibatch, after = self._inline() if self._pool is None else self._from_pool(self._pool)
+        except BaseException:
+            # Also at the end of the epoch, and on Ctrl-C while waiting.
+            self._done = True
+            self.close()
+            raise
+        self._place.batch += 1
+        self._place.after = after
+        return minibatch
+
+    def _end(self) -> StopIteration:
+        place = self._place
+        place.epoch, place.batch, place.after, place.begun = place.epoch + 1, 0, None, False
+        return StopIteration()
+
+    def _inline(self) -> tuple[MiniBatch, Any]:
+        task = self._cursor.next_task()
+        if task is None:
+            raise self._end()
+        return task(), task.after
+
+    def _from_pool(self, pool: ThreadPoolExecutor) -> tuple[MiniBatch, Any]:
+        self._fill(pool)
+        if not self._pending:
+            raise self._end()
+        future, after = self._pending.popleft()
+        try:
+            return future.result(), after
+        finally:
+            # Not to be kept alive by the traceback of its own exception.
+            del future
+
+    def _fill(self, pool: ThreadPoolExecutor) -> None:
+        """Keeps as many mini-batches in the making as allowed."""
+        while self._more and len(self._pending) < self._limit:
+            try:
+                task = self._cursor.next_task()
+            except Exception as error:
+                # The source failed: told at its place, after the mini-batches before it.
+                failed: Future[MiniBatch] = Future()
+                failed.set_exception(error)
+                self._pending.append((failed, None))
+                task = None
+            if task is None:
+                self._more = False
+            else:
+                self._pending.append((pool.submit(task), task.after))
+
+    def close(self, wait: bool = False) -> None:
+        """Ends the loop: waiting tasks are dropped, threads stop after the task they are in."""
+        self._closed = True
+        self._pending.clear()
+        if self._pool is not None:
+            self._pool.shutdown(wait=wait, cancel_futures=True)
+
+    def __del__(self) -> None:
+        if not getattr(self, "_closed", True):
+            self.close()

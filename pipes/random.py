@@ -1,0 +1,76 @@
+"""The counter-based generator: the only source of randomness.
+
+A random word is a pure function of the counters that name it. `fold` mixes one more counter into
+a key; a chain of folds over (seed, purpose, epoch, batch index, hop, node id, draw number) gives
+every draw of the pipeline, in any order, on any thread or device. There is no generator state.
+
+The mixing function is the finaliser of SplitMix64 (Steele, Lea, Flood: "Fast splittable
+pseudorandom number generators", OOPSLA 2014, with the constants of Stafford's variant 13);
+`fold(key, 0), fold(key, 1), ...` is that generator's output stream for the state `key`.
+"""
+
+from __future__ import annotations
+
+import secrets
+from enum import IntEnum
+
+__all__ = ["Purpose", "batch_key", "draw_seed", "fold", "mix64"]
+
+MASK = (1 << 64) - 1
+GOLDEN = 0x9E3779B97F4A7C15
+
+
+class Purpose(IntEnum):
+    """What a key is used for: keys of different purposes never meet."""
+
+    SHUFFLE = 1
+    SAMPLE = 2
+    NEGATIVE = 3
+    LAYER = 4
+    DROPOUT = 5
+
+
+def mix64(word: int) -> int:
+    """Bijection of 64-bit words that flips about half of the bits for each bit flipped."""
+    word &= MASK
+    word = ((word ^ (word >> 30)) * 0xBF58476D1CE4E5B9) & MASK
+    word = ((word ^ (word >> 27)) * 0x94D049BB133111EB) & MASK
+    return word ^ (word >> 31)
+
+
+def fold(key: int, *counters: int) -> int:
+    """Mixes counters into a key, one after another.
+
+    Args:
+        key: 64-bit word.
+        counters: integers, taken modulo 2**64.
+
+    Returns:
+        64-bit word in [0, 2**64).
+
+    >>> fold(7, 1, 2) == fold(fold(7, 1), 2)
+    True
+    """
+    for counter in counters:
+        key = mix64(key + GOLDEN * (counter + 1))
+    return key
+
+
+def batch_key(seed: int, purpose: Purpose, epoch: int, index: int) -> int:
+    """The key from which all draws of one purpose in one mini-batch follow.
+
+    Args:
+        seed: seed of the run.
+        purpose: what the draws are for.
+        epoch: epoch number, from 0.
+        index: global index of the mini-batch in its epoch, from 0.
+
+    Returns:
+        64-bit word in [0, 2**64).
+    """
+    return fold(seed, purpose, epoch, index)
+
+
+def draw_seed() -> int:
+    """A fresh seed in [0, 2**63) from the system's entropy; no global generator is read."""
+    return secrets.randbits(63)

@@ -1,0 +1,275 @@
+"""Stage: the base of every step of the chain, chaining, register_stage and pipe().
+
+A chain is a source followed by stages. A stage's heart is a pure callable from one mini-batch to
+the next: free of state, safe on any thread. All iteration state is in a `Cursor` (one for each
+`for` loop, loader or torchdata node), so that one chain serves several readers at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+
+import torch
+from torchdata.nodes import BaseNode
+
+from hopline.pipes.minibatch import MiniBatch
+
+if TYPE_CHECKING:
+    from hopline.pipes.cursor import Cursor
+    from hopline.pipes.features.feature import FeatureStore
+    from hopline.pipes.graph import FusedCSCSamplingGraph
+
+__all__ = ["Chain", "Source", "Stage", "register_stage"]
+
+StageType = TypeVar("StageType", bound="type[Stage]")
+
+_registry: dict[str, type[Stage]] = {}
+
+
+class Chain(BaseNode[MiniBatch]):
+    """What sources and stages share: chaining, iteration, and the protocol of torchdata's nodes.
+
+    Iterating a chain runs its stages on the calling thread; each `for` starts the next epoch,
+    whatever was read of the last one. `DataLoader` runs them on worker threads. As a torchdata node
+    a chain may stand before or behind any other (`torchdata.nodes.Loader(chain)`).
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._next_epoch = 0
+        self._cursor: Cursor | None = None
+
+    # -----------------------------------------------------------------------------------------
+    # The parts of the chain
+
+    def parts(self) -> tuple[Source, tuple[Stage, ...]]:
+        """The source, and the stages in the order in which they run."""
+        stages: list[Stage] = []
+        node: Chain = self
+        while isinstance(node, Stage):
+            stages.append(node)
+            node = node.source
+        assert isinstance(node, Source)
+        return node, tuple(reversed(stages))
+
+    def settings(self) -> dict[str, Any]:
+        """What the mini-batches depend on, as plain values; a loader's state is checked by it."""
+        return {}
+
+    def __len__(self) -> int:
+        """Mini-batches an epoch.
+
+        Raises:
+            TypeError: the source does not know.
+        """
+        return len(self.parts()[0])
+
+    # -----------------------------------------------------------------------------------------
+    # Iteration
+
+    def __iter__(self) -> Iterator[MiniBatch]:
+        epoch = self._next_epoch
+        self._next_epoch += 1
+        return self._run(epoch)
+
+    def _run(self, epoch: int) -> Iterator[MiniBatch]:
+        from hopline.pipes.cursor import Cursor
+
+        cursor = Cursor(self, epoch=epoch)
+        while (task := cursor.next_task()) is not None:
+            yield task()
+
+    # torchdata's node protocol: next(chain), chain.reset(state), chain.state_dict()
+
+    def reset(self, initial_state: dict[str, Any] | None = None) -> None:
+        """Starts the next epoch, or goes on where a state was taken."""
+        from hopline.pipes.cursor import Cursor
+
+        super().reset(initial_state)
+        if initial_state is None:
+            self._cursor = Cursor(self, epoch=self._next_epoch)
+        else:
+            self._cursor = Cursor.from_state(self, initial_state)
+        self._next_epoch = self._cursor.epoch + 1
+
+    def next(self) -> MiniBatch:
+        """The next mini-batch of the epoch that `reset` started."""
+        assert self._cursor is not None
+        task = self._cursor.next_task()
+        if task is None:
+            raise StopIteration
+        return task()
+
+    def get_state(self) -> dict[str, Any]:
+        """Where `next` stands."""
+        assert self._cursor is not None
+        return self._cursor.state()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_cursor": None, "_BaseNode__initialized": False}
+
+    # -----------------------------------------------------------------------------------------
+    # Chaining: every method returns a new stage and leaves this one as it is
+
+    def copy_to(self, device: torch.device | str, non_blocking: bool = False) -> Stage:
+        """Moves mini-batches to a device; see `CopyTo`."""
+        from hopline.pipes.stages.copy_to import CopyTo
+
+        return CopyTo(self, device, non_blocking)
+
+    def sample_neighbor(
+        self,
+        graph: FusedCSCSamplingGraph,
+        fanouts: Sequence[int | torch.Tensor],
+        replace: bool = False,
+        *,
+        overlap_fetch: bool = False,
+        asynchronous: bool = False,
+    ) -> Stage:
+        """Samples in-neighbours of the seeds, hop by hop; see `NeighborSampler`."""
+        from hopline.pipes.stages.neighbor import NeighborSampler
+
+        return NeighborSampler(
+            self, graph, fanouts, replace, overlap_fetch=overlap_fetch, asynchronous=asynchronous
+        )
+
+    def fetch_feature(
+        self,
+        feature_store: FeatureStore,
+        node_feature_keys: Sequence[str] | dict[str, Sequence[str]] | None = None,
+        edge_feature_keys: Sequence[str] | dict[str, Sequence[str]] | None = None,
+        overlap_fetch: bool = True,
+    ) -> Stage:
+        """Reads the features of the sampled nodes and edges; see `FeatureFetcher`."""
+        from hopline.pipes.stages.fetch import FeatureFetcher
+
+        return FeatureFetcher(
+            self, feature_store, node_feature_keys, edge_feature_keys, overlap_fetch
+        )
+
+    def transform(self, transformer: Callable[[MiniBatch], MiniBatch] | None = None) -> Stage:
+        """Applies a function to each mini-batch; see `MiniBatchTransformer`."""
+        from hopline.pipes.stages.transform import MiniBatchTransformer
+
+        return MiniBatchTransformer(self, transformer)
+
+    def pipe(self, stage: Callable[..., Stage], *args: Any, **kwargs: Any) -> Stage:
+        """Appends a stage of your own: `chain.pipe(MyStage, x)` is `MyStage(chain, x)`.
+
+        Raises:
+            TypeError: the call does not give a Stage.
+        """
+        made = stage(self, *args, **kwargs)
+        if not isinstance(made, Stage):
+            raise TypeError(f"{stage!r} made a {type(made).__name__}; expected a hopline Stage")
+        return made
+
+    def __getattr__(self, name: str) -> Any:
+        # Reached only when no attribute of that name exists: stages registered by users.
+        stage = _registry.get(name)
+        if stage is None:
+            raise AttributeError(
+                f"{type(self).__name__} has no attribute {name!r}; registered stages: "
+                f"{sorted(_registry)}"
+            )
+        return _Registered(self, stage)
+
+
+class _Registered:
+    """A registered stage bound to the chain that it is to follow."""
+
+    def __init__(self, chain: Chain, stage: type[Stage]) -> None:
+        self._chain = chain
+        self._stage = stage
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Stage:
+        return self._chain.pipe(self._stage, *args, **kwargs)
+
+
+class Source(Chain):
+    """The head of a chain. A source is computed (`batch`) or walked (`walk`).
+
+    A computed source gives any mini-batch of any epoch by itself; it has a length and a seed. A
+    walked one yields raw mini-batches one after another.
+    """
+
+    computed: ClassVar[bool] = True
+
+    def batch(self, epoch: int, index: int, seed: int | None = None) -> MiniBatch:
+        """Mini-batch number `index` of an epoch, a pure function of its arguments.
+
+        Args:
+            epoch: from 0.
+            index: in [0, len(self)).
+            seed: in place of the source's own.
+        """
+        raise NotImplementedError(f"{type(self).__name__} is walked, not computed")
+
+
+class Stage(Chain):
+    """One step of a chain. Subclasses implement `__call__`.
+
+    Args:
+        source: the chain before it; or any iterable of mini-batches, torchdata nodes included.
+
+    >>> class Double(Stage):
+    ...     def __call__(self, minibatch):
+    ...         minibatch.labels = minibatch.labels * 2
+    ...         return minibatch
+    """
+
+    def __init__(self, source: Any) -> None:
+        super().__init__()
+        if not isinstance(source, Chain):
+            from hopline.pipes.iterable_source import IterableSource
+
+            source = IterableSource(source)
+        self.source: Chain = source
+
+    def __call__(self, minibatch: MiniBatch) -> MiniBatch:
+        """Does the stage's work. May change the mini-batch's fields, not the tensors in them.
+
+        Runs on any thread, for several mini-batches at once: it must not change the stage.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no __call__(minibatch)")
+
+    def __repr__(self) -> str:
+        values = ", ".join(f"{key}={value}" for key, value in self.settings().items())
+        return f"{self.source!r}.{type(self).__name__}({values})"
+
+
+def register_stage(name: str) -> Callable[[StageType], StageType]:
+    """Class decorator: makes a stage of your own a chaining method of that name.
+
+    Args:
+        name: name of the method.
+
+    Raises:
+        TypeError: what is decorated is no Stage class.
+        ValueError: the name is no identifier, or is taken.
+
+    >>> @register_stage("keep_every_label")
+    ... class Keep(Stage):
+    ...     def __call__(self, minibatch):
+    ...         return minibatch
+    >>> from hopline.pipes import ItemSampler, ItemSet
+    >>> chain = ItemSampler(ItemSet(10, names="seeds"), batch_size=5).keep_every_label()
+    """
+    if not name.isidentifier() or name.startswith("_"):
+        raise ValueError(f"stage name {name!r} is not a public Python identifier")
+
+    def register(stage: StageType) -> StageType:
+        if not (isinstance(stage, type) and issubclass(stage, Stage)):
+            raise TypeError(f"{stage!r} is not a subclass of Stage")
+        known = _registry.get(name)
+        same = known is not None and (known.__module__, known.__qualname__) == (
+            stage.__module__,
+            stage.__qualname__,
+        )
+        if hasattr(Chain, name) or (known is not None and not same):
+            raise ValueError(f"stage name {name!r} is taken by {known or getattr(Chain, name)!r}")
+        _registry[name] = stage
+        return stage
+
+    return register

@@ -1,0 +1,45 @@
+"""CopyTo: moves mini-batches to a device."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from hopline.pipes.minibatch import MiniBatch
+from hopline.pipes.stage import Stage
+
+__all__ = ["CopyTo"]
+
+
+class CopyTo(Stage):
+    """Moves every tensor of a mini-batch to a device; `chain.copy_to(device)`.
+
+    Args:
+        source: the chain before it.
+        device: torch device, or "pinned" for page-locked host memory.
+        non_blocking: copy from pinned memory without waiting.
+
+    Raises:
+        ValueError: there is no such device, or it is not usable here.
+    """
+
+    def __init__(self, source: Any, device: torch.device | str, non_blocking: bool = False) -> None:
+        super().__init__(source)
+        if device != "pinned":
+            try:
+                device = torch.device(device)
+            except (RuntimeError, TypeError) as error:
+                raise ValueError(f"copy_to got {device!r}; expected a torch device") from error
+        needs_gpu = device == "pinned" or torch.device(device).type == "cuda"
+        if needs_gpu and not torch.cuda.is_available():
+            raise ValueError(
+                f"copy_to got {str(device)!r}, but torch finds no GPU here; use copy_to('cpu'), or "
+                "a torch build and driver for your GPU"
+            )
+        self.device = device
+        self.non_blocking = non_blocking
+
+    def __call__(self, minibatch: MiniBatch) -> MiniBatch:
+        """Moves one mini-batch."""
+        return minibatch.to(self.device, self.non_blocking)

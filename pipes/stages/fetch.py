@@ -1,0 +1,116 @@
+"""FeatureFetcher: reads the features of the sampled nodes and edges."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from hopline.pipes.features.feature import FeatureStore
+from hopline.pipes.minibatch import MiniBatch
+from hopline.pipes.stage import Stage
+
+__all__ = ["FeatureFetcher"]
+
+Keys = Sequence[str] | Mapping[str, Sequence[str]] | None
+
+
+class FeatureFetcher(Stage):
+    """Fills `node_features` and `edge_features`; `chain.fetch_feature(store, ["feat"])`.
+
+    Args:
+        source: the chain before it.
+        feature_store: where to read.
+        node_feature_keys: names to read for `input_nodes` (or for the seeds, when nothing has been
+            sampled); `{node type: names}` when heterogeneous.
+        edge_feature_keys: names to read for each hop's edges by their original ids;
+            `{edge type: names}` when heterogeneous.
+        overlap_fetch: accepted for GraphBolt's scripts; loader threads overlap all stages.
+
+    Raises:
+        TypeError: keys of wrong kind.
+        KeyError: the store lacks a feature.
+    """
+
+    def __init__(
+        self,
+        source: Any,
+        feature_store: FeatureStore,
+        node_feature_keys: Keys = None,
+        edge_feature_keys: Keys = None,
+        overlap_fetch: bool = True,
+    ) -> None:
+        super().__init__(source)
+        if not hasattr(feature_store, "read"):
+            raise TypeError(
+                f"feature_store is a {type(feature_store).__name__}; expected a FeatureStore"
+            )
+        self.feature_store = feature_store
+        self.node_keys = _pairs(node_feature_keys, "node_feature_keys")
+        self.edge_keys = _pairs(edge_feature_keys, "edge_feature_keys")
+        for domain, pairs in (("node", self.node_keys), ("edge", self.edge_keys)):
+            for kind, name in pairs:
+                if (domain, kind, name) not in feature_store:
+                    raise KeyError(
+                        f"no {domain} feature {name!r} of type {kind!r} in the store; it has "
+                        f"{feature_store.keys()}"
+                    )
+
+    def __call__(self, minibatch: MiniBatch) -> MiniBatch:
+        """Reads the features of one mini-batch.
+
+        Raises:
+            ValueError: it has no nodes, or no hops, to read features for.
+        """
+        if self.node_keys:
+            nodes = minibatch.input_nodes if minibatch.input_nodes is not None else minibatch.seeds
+            if nodes is None:
+                raise ValueError("the mini-batch has neither input_nodes nor seeds to read for")
+            minibatch.node_features = self._read("node", self.node_keys, nodes)
+        if self.edge_keys:
+            if minibatch.sampled_subgraphs is None:
+                raise ValueError(
+                    "edge features need sampled hops; put fetch_feature after a sampler"
+                )
+            minibatch.edge_features = [
+                self._read("edge", self.edge_keys, subgraph.original_edge_ids)
+                for subgraph in minibatch.sampled_subgraphs
+            ]
+        return minibatch
+
+    def _read(
+        self, domain: str, pairs: list[tuple[str | None, str]], ids: Any
+    ) -> dict[Any, torch.Tensor]:
+        features: dict[Any, torch.Tensor] = {}
+        for kind, name in pairs:
+            if (kind is None) == isinstance(ids, dict):
+                raise ValueError(
+                    f"{domain} ids are {'by type' if kind is None else 'of one type'}, but the "
+                    f"keys are {pairs}; pass {'{type: [names]}' if kind is None else '[names]'}"
+                )
+            if kind is None:
+                features[name] = self.feature_store.read(domain, None, name, ids)
+            elif kind in ids:
+                features[kind, name] = self.feature_store.read(domain, kind, name, ids[kind])
+        return features
+
+    def settings(self) -> dict[str, Any]:
+        """The features that are read."""
+        return {
+            "node_feature_keys": [list(pair) for pair in self.node_keys],
+            "edge_feature_keys": [list(pair) for pair in self.edge_keys],
+        }
+
+
+def _pairs(keys: Keys, what: str) -> list[tuple[str | None, str]]:
+    """(type or None, name) of each key."""
+    if keys is None:
+        return []
+    groups = keys.items() if isinstance(keys, Mapping) else [(None, keys)]
+    pairs: list[tuple[str | None, str]] = []
+    for kind, names in groups:
+        if isinstance(names, str) or not all(isinstance(name, str) for name in names):
+            raise TypeError(f"{what} is {keys!r}; expected a list of names, or {{type: [names]}}")
+        pairs.extend((kind, name) for name in names)
+    return pairs
