@@ -1,6 +1,16 @@
 """The chain: items, samplers, features, loader; data sets; kernels."""
 
 from hopline.pipes.coo import from_coo
+from hopline.pipes.datasets import (
+    BuiltinDataset,
+    Dataset,
+    MetadataError,
+    OnDiskDataset,
+    OnDiskTask,
+    Task,
+    planted_partition,
+    preprocess_ondisk_dataset,
+)
 from hopline.pipes.etypes import (
     CANONICAL_ETYPE_DELIMITER,
     etype_str_to_tuple,
@@ -35,9 +45,11 @@ __all__ = [
     "ORIGINAL_EDGE_ID",
     "BasicFeatureStore",
     "Block",
+    "BuiltinDataset",
     "CSCFormatBase",
     "CopyTo",
     "DataLoader",
+    "Dataset",
     "DiskBasedFeature",
     "DistributedItemSampler",
     "Feature",
@@ -49,12 +61,16 @@ __all__ = [
     "ItemSampler",
     "ItemSet",
     "IterableSource",
+    "MetadataError",
     "MiniBatch",
     "MiniBatchTransformer",
     "NeighborSampler",
+    "OnDiskDataset",
+    "OnDiskTask",
     "SampledSubgraph",
     "Source",
     "Stage",
+    "Task",
     "TorchBasedFeature",
     "TorchBasedFeatureStore",
     "calculate_range",
@@ -63,5 +79,7 @@ __all__ = [
     "from_coo",
     "fused_csc_sampling_graph",
     "minibatcher_default",
+    "planted_partition",
+    "preprocess_ondisk_dataset",
     "register_stage",
 ]

@@ -1,0 +1,113 @@
+"""The `hopline` command: preprocess a data set, or tell what is in one."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+import torch
+
+from hopline.pipes.datasets.dataset import AnyItemSet
+from hopline.pipes.datasets.ondisk import OnDiskDataset
+from hopline.pipes.datasets.preprocess import preprocess_ondisk_dataset
+
+__all__ = ["main"]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command.
+
+    Args:
+        arguments: command line without the program's name; None takes the process's own.
+
+    Returns:
+        The exit status: 0, or 1 after an error, which is told on standard error.
+    """
+    options = _parser().parse_args(arguments)
+    try:
+        if options.command == "preprocess":
+            _preprocess(options)
+        else:
+            _info(options)
+    except (ValueError, OSError, RuntimeError) as error:
+        print(f"hopline: error: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="hopline", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+    preprocess = commands.add_parser(
+        "preprocess", help="make the arrays that training maps, unless they are there"
+    )
+    preprocess.add_argument("--force", action="store_true", help="work anew in any case")
+    preprocess.add_argument(
+        "--include-original-edge-id",
+        action="store_true",
+        default=None,
+        help="keep each edge's number in the input (always done when there are edge features)",
+    )
+    preprocess.add_argument(
+        "--max-memory",
+        type=float,
+        default=4.0,
+        metavar="GIB",
+        help="bound on working memory in GiB (default: %(default)s)",
+    )
+    info = commands.add_parser(
+        "info", help="show graph, features and tasks (preprocesses the data set if need be)"
+    )
+    for command in (preprocess, info):
+        command.add_argument("dir", metavar="DIR", help="folder with metadata.yaml")
+        command.add_argument(
+            "--out",
+            metavar="DIR",
+            help="the result's folder (default: DIR/preprocessed, or below HOPLINE_PROCESSED_PATH)",
+        )
+    return parser
+
+
+def _preprocess(options: argparse.Namespace) -> None:
+    result = preprocess_ondisk_dataset(
+        options.dir,
+        options.include_original_edge_id,
+        True if options.force else None,
+        processed_path=options.out,
+        max_memory=int(options.max_memory * 2**30),
+    )
+    print(result.parent)
+
+
+def _info(options: argparse.Namespace) -> None:
+    dataset = OnDiskDataset(options.dir, processed_path=options.out).load()
+    graph = dataset.graph
+    print(f"data set      {dataset.dataset_name or '(no name)'}")
+    print(f"preprocessed  {dataset.processed_path}")
+    for kind, numbers in (("nodes", graph.num_nodes), ("edges", graph.num_edges)):
+        if isinstance(numbers, int):
+            print(f"{kind}         {numbers:,}")
+        else:
+            for name, number in numbers.items():
+                print(f"{kind}         {name}  {number:,}")
+    for kind, attributes in (("node", graph.node_attributes), ("edge", graph.edge_attributes)):
+        for name, value in (attributes or {}).items():
+            print(f"{kind} attribute  {name}  {_dtype(value.dtype)}{list(value.shape)}")
+    for key in dataset.feature.keys():  # noqa: SIM118  (a store is no dict)
+        feature = dataset.feature[key]
+        where = ", ".join(str(part) for part in key if part is not None)
+        row = feature.read(torch.empty(0, dtype=torch.int64))
+        print(f"feature       {where}  {_dtype(row.dtype)}{[feature.count(), *feature.size()]}")
+    for i, task in enumerate(dataset.tasks):
+        sets: list[tuple[str, AnyItemSet | None]] = [
+            ("train", task.train_set),
+            ("validation", task.validation_set),
+            ("test", task.test_set),
+        ]
+        sizes = ", ".join(f"{name} {len(items):,}" for name, items in sets if items is not None)
+        print(f"task {i}        {task.metadata.get('name', '(no name)')}  {sizes}")
+
+
+def _dtype(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

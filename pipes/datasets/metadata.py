@@ -1,0 +1,275 @@
+"""The schema of a data set's metadata.yaml."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Iterator
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal, Self
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    model_validator,
+)
+from pydantic_core import PydanticCustomError
+
+from hopline.pipes.datasets.yaml_file import MetadataError, Place, read_yaml, show
+
+__all__ = [
+    "OnDiskEdge",
+    "OnDiskFeatureData",
+    "OnDiskFeatureDataDomain",
+    "OnDiskFeatureDataFormat",
+    "OnDiskFile",
+    "OnDiskGraph",
+    "OnDiskGraphAttribute",
+    "OnDiskMetaData",
+    "OnDiskNode",
+    "OnDiskTVTSet",
+    "OnDiskTVTSetData",
+    "OnDiskTaskData",
+    "build_metadata",
+    "read_metadata",
+]
+
+MAX_NODES_OF_A_TYPE = 2**40
+
+HINTS = {
+    "graph_topology": "DGL's own preprocessing writes it; describe the raw edges under graph",
+    "include_original_edge_id": "give it to OnDiskDataset(...) or on the command line instead",
+}
+
+
+class OnDiskFeatureDataDomain(StrEnum):
+    """What the rows of an array belong to."""
+
+    NODE = "node"
+    EDGE = "edge"
+    GRAPH = "graph"
+
+
+class OnDiskFeatureDataFormat(StrEnum):
+    """How an array is stored."""
+
+    NUMPY = "numpy"
+    TORCH = "torch"
+    PARQUET = "parquet"
+    NPZ = "npz"
+
+
+class _Entry(BaseModel):
+    """A map of the YAML file: no key but those declared, no value of another type."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+    collects: ClassVar[bool] = False
+
+    @model_validator(mode="before")
+    @classmethod
+    def _known_keys(cls, data: Any) -> Any:
+        for key in data if isinstance(data, dict) else ():
+            known = key in cls.model_fields
+            if isinstance(key, str) and (known or cls.collects):
+                continue
+            near = difflib.get_close_matches(str(key), cls.model_fields, n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            hint = f"; {HINTS[key]}" if key in HINTS else hint
+            raise PydanticCustomError(
+                "unknown_key",
+                "{text}",
+                {
+                    "key": key if isinstance(key, str) else show(key),
+                    "text": f"expected one of {sorted(cls.model_fields)}{hint}",
+                },
+            )
+        return data
+
+
+def _empty_if_null(value: Any) -> Any:
+    return [] if value is None else value
+
+
+def _path_text(value: Any) -> Any:
+    return os.fspath(value) if isinstance(value, os.PathLike) else value
+
+
+Name = Annotated[str, Field(min_length=1)]
+PathText = Annotated[str, Field(min_length=1), BeforeValidator(_path_text)]
+Format = Annotated[OnDiskFeatureDataFormat, Field(strict=False)]
+RawType = Literal["bfloat16"]
+
+
+class OnDiskFile(_Entry):
+    """An array in a file; `key` names the array inside an npz file."""
+
+    format: Format
+    path: PathText
+    key: str | None = None
+
+    @model_validator(mode="after")
+    def _key_goes_with_npz(self) -> Self:
+        if (self.format == "npz") != (self.key is not None):
+            raise PydanticCustomError(
+                "key_of_npz",
+                "format is {format}, key is {key}; an npz file needs `key`, the name of the array "
+                "in it, and no other format has one",
+                {"format": str(self.format), "key": show(self.key)},
+            )
+        return self
+
+
+class OnDiskNode(_Entry):
+    """Nodes of one type: how many there are."""
+
+    type: Name | None = None
+    num: Annotated[int, Field(ge=0, le=MAX_NODES_OF_A_TYPE)]
+
+
+class OnDiskEdge(OnDiskFile):
+    """Edges of one type, as pairs of source and destination."""
+
+    type: Name | None = None
+    format: Literal["numpy", "csv", "torch", "parquet", "npz"]  # type: ignore[assignment]
+
+
+class OnDiskGraphAttribute(OnDiskFile):
+    """A node or edge attribute of the graph: weight, mask, timestamp."""
+
+    domain: Annotated[OnDiskFeatureDataDomain, Field(strict=False)]
+    type: Name | None = None
+    name: Name
+    in_memory: bool = True
+    dtype: RawType | None = None
+
+
+class OnDiskFeatureData(OnDiskFile):
+    """A feature of the feature store; further keys are its metadata."""
+
+    model_config = ConfigDict(extra="allow", strict=True, frozen=True)
+    collects: ClassVar[bool] = True
+
+    domain: Annotated[OnDiskFeatureDataDomain, Field(strict=False)]
+    type: Name | None = None
+    name: Name
+    in_memory: bool = True
+    dtype: RawType | None = None
+
+    @property
+    def extra_fields(self) -> dict[str, Any]:
+        """What `Feature.metadata()` gives: the further keys, and `dtype` where it is set."""
+        dtype = {} if self.dtype is None else {"dtype": self.dtype}
+        return {**(self.model_extra or {}), **dtype}
+
+
+class OnDiskTVTSetData(OnDiskFile):
+    """One column of an item set."""
+
+    name: Name | None = None
+    in_memory: bool = True
+    dtype: RawType | None = None
+
+
+class OnDiskTVTSet(_Entry):
+    """The items of one type in a training, validation or test set."""
+
+    type: Name | None = None
+    data: Annotated[list[OnDiskTVTSetData], Field(min_length=1)]
+
+
+SetList = Annotated[list[OnDiskTVTSet], BeforeValidator(_empty_if_null)]
+
+
+class OnDiskTaskData(_Entry):
+    """A task: its three sets; further keys are its metadata."""
+
+    model_config = ConfigDict(extra="allow", strict=True, frozen=True)
+    collects: ClassVar[bool] = True
+
+    train_set: SetList = []
+    validation_set: SetList = []
+    test_set: SetList = []
+
+    @property
+    def extra_fields(self) -> dict[str, Any]:
+        """The further keys: the task's metadata."""
+        return dict(self.model_extra or {})
+
+
+class OnDiskGraph(_Entry):
+    """The graph: numbers of nodes, edges, attributes."""
+
+    nodes: Annotated[list[OnDiskNode], Field(min_length=1)]
+    edges: Annotated[list[OnDiskEdge], Field(min_length=1)]
+    feature_data: Annotated[list[OnDiskGraphAttribute], BeforeValidator(_empty_if_null)] = []
+
+
+class OnDiskMetaData(_Entry):
+    """A data set: graph, features, tasks."""
+
+    dataset_name: str | None = None
+    graph: OnDiskGraph
+    feature_data: Annotated[list[OnDiskFeatureData], BeforeValidator(_empty_if_null)] = []
+    tasks: Annotated[list[OnDiskTaskData], BeforeValidator(_empty_if_null)] = []
+
+    def files(self, root: Place) -> Iterator[tuple[Place, OnDiskFile]]:
+        """Every entry that names a file, and its place."""
+        graph = root.at("graph")
+        for i, edge in enumerate(self.graph.edges):
+            yield graph.at("edges").at(i), edge
+        for i, attribute in enumerate(self.graph.feature_data):
+            yield graph.at("feature_data").at(i), attribute
+        for i, feature in enumerate(self.feature_data):
+            yield root.at("feature_data").at(i), feature
+        for i, task in enumerate(self.tasks):
+            for split in ("train_set", "validation_set", "test_set"):
+                sets = root.at("tasks").at(i).at(split)
+                for j, item_set in enumerate(getattr(task, split)):
+                    for k, column in enumerate(item_set.data):
+                        yield sets.at(j).at("data").at(k), column
+
+
+def read_metadata(path: Path) -> tuple[OnDiskMetaData, dict[str, Any]]:
+    """Reads a metadata.yaml.
+
+    Args:
+        path: the YAML file.
+
+    Returns:
+        The checked description, and the plain document it was made of.
+
+    Raises:
+        MetadataError: the file is missing or does not follow the schema.
+    """
+    document = read_yaml(path)
+    return build_metadata(document, path), document
+
+
+def build_metadata(document: dict[str, Any], path: Path) -> OnDiskMetaData:
+    """Checks a document against the schema.
+
+    Raises:
+        MetadataError: it does not follow the schema; names `path` and the first wrong key.
+    """
+    try:
+        return OnDiskMetaData.model_validate(document)
+    except ValidationError as error:
+        raise _first_error(error, Place(path)) from error
+
+
+def _first_error(error: ValidationError, place: Place) -> MetadataError:
+    first = error.errors(include_url=False)[0]
+    for step in first["loc"]:
+        place = place.at(step)
+    message = first["msg"][:1].lower() + first["msg"][1:]
+    if first["type"] == "unknown_key":
+        return place.at(first["ctx"]["key"]).error(f"unknown key; {message}")
+    if first["type"] == "missing":
+        return place.error("is missing; add it")
+    if first["type"] == "key_of_npz":
+        return place.at("key").error(message)
+    return place.error(f"got {show(first['input'])}; {message}")

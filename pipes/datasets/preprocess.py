@@ -1,0 +1,247 @@
+"""preprocess_ondisk_dataset: the raw files of a data set to arrays that are mapped as they are."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tqdm import tqdm
+
+from hopline.pipes.datasets import location
+from hopline.pipes.datasets.features import store_feature
+from hopline.pipes.datasets.fingerprint import difference, fingerprint, resolve_inputs
+from hopline.pipes.datasets.graph_part import count_nodes, open_graph, write_graph
+from hopline.pipes.datasets.metadata import OnDiskMetaData, read_metadata
+from hopline.pipes.datasets.processed import Options, Processed, load_processed
+from hopline.pipes.datasets.tasks import store_task
+from hopline.pipes.datasets.workplace import Workplace, check_unique
+from hopline.pipes.datasets.yaml_file import Place
+
+__all__ = ["preprocess_ondisk_dataset"]
+
+MIN_MEMORY = 1 << 20
+
+
+@dataclass(slots=True)
+class _Request:
+    """What is wanted: the data set and the options."""
+
+    root: Path
+    metadata: OnDiskMetaData
+    include_original_edge_id: bool | None
+    auto_cast: bool
+    max_memory: int
+    place: Place
+    files: dict[str, Path] = field(default_factory=dict)
+    inputs: dict[str, dict[str, int | str]] = field(default_factory=dict)
+
+    @property
+    def options(self) -> Options:
+        """The options, with what None stands for."""
+        wanted = self.include_original_edge_id
+        if wanted is None:
+            wanted = any(feature.domain == "edge" for feature in self.metadata.feature_data)
+        return Options(include_original_edge_id=wanted, auto_cast_to_optimal_dtype=self.auto_cast)
+
+    def take_fingerprints(self) -> None:
+        """Finds the inputs and records their content."""
+        self.files = resolve_inputs(self.metadata, self.root, self.place)
+        self.inputs = {name: fingerprint(path) for name, path in self.files.items()}
+        self.inputs[self.place.file.name] = fingerprint(self.place.file)
+
+    def reason(self, folder: Path) -> str | None:
+        """Why the result in a folder does not serve; None if it does."""
+        found = load_processed(folder)
+        if isinstance(found, str):
+            return found
+        changed = difference(found.inputs, self.inputs)
+        if changed is not None:
+            return changed
+        for name, wanted in self.options:
+            had = getattr(found.options, name)
+            # Edge ids that nobody asked for do no harm, so None takes them.
+            optional = name == "include_original_edge_id" and self.include_original_edge_id is None
+            if had != wanted and not (optional and had):
+                return f"{name} was {had} and is {wanted}"
+        missing = found.missing_file(folder)
+        return None if missing is None else f"its file {missing} is gone or incomplete"
+
+
+def preprocess_ondisk_dataset(
+    dataset_dir: str | os.PathLike[str],
+    include_original_edge_id: bool | None = None,
+    force_preprocess: bool | None = None,
+    auto_cast_to_optimal_dtype: bool = True,
+    *,
+    processed_path: str | os.PathLike[str] | None = None,
+    max_memory: int = 4 << 30,
+    wait_timeout: float = 24 * 3600.0,
+) -> Path:
+    """Preprocesses a data set, unless that has been done from the same files and options.
+
+    The result lies in `processed_path`; else in a folder of its own below the folder that the
+    environment variable HOPLINE_PROCESSED_PATH names; else in `preprocessed` beside the data; else,
+    where the data's folder is read-only, in the user's cache folder. It is made in a working folder
+    and renamed at the end. Processes that want the same result wait for the one that makes it.
+
+    Args:
+        dataset_dir: folder with metadata.yaml.
+        include_original_edge_id: keep each edge's number in the input, by which edge features are
+            found. None keeps them when there are edge features.
+        force_preprocess: True always works anew; False takes a result that is there without
+            comparing it with the inputs; None works anew when inputs, options or format changed.
+        auto_cast_to_optimal_dtype: int32 ids where they fit and narrow edge types; else int64.
+        processed_path: the folder for the result.
+        max_memory: bytes for working arrays. Pages of mapped files do not count; `npz` arrays and
+            `torch` files of old versions are read whole.
+        wait_timeout: seconds to wait for another process that makes the same result.
+
+    Returns:
+        The result's metadata.yaml.
+
+    Raises:
+        MetadataError: the data set is described wrongly, or a file is not as described; a
+            ValueError that names the YAML file and the key.
+        NotADirectoryError: there is no such folder.
+        TimeoutError: another process took too long.
+        OSError: e.g. the disk is full; an older result is left as it was.
+    """
+    root = Path(dataset_dir).expanduser().resolve()
+    if not root.is_dir():
+        raise NotADirectoryError(
+            f"{dataset_dir} is not a folder; expected the folder of a data set, with metadata.yaml"
+        )
+    if max_memory < MIN_MEMORY:
+        raise ValueError(f"max_memory is {max_memory}; expected {MIN_MEMORY} bytes or more")
+    path = root / "metadata.yaml"
+    metadata, _ = read_metadata(path)
+    request = _Request(
+        root,
+        metadata,
+        include_original_edge_id,
+        auto_cast_to_optimal_dtype,
+        max_memory,
+        Place(path),
+    )
+    _check_edge_ids(request)
+    name = metadata.dataset_name
+    folder = location.default_folder(root, name, processed_path)
+    cache = location.cache_folder(root, name)
+    movable = processed_path is None and folder.parent == root
+    if force_preprocess is False:
+        for place in (folder, cache) if movable else (folder,):
+            if isinstance(load_processed(place), Processed):
+                return place / "metadata.yaml"
+    request.take_fingerprints()
+    reason = request.reason(folder)
+    if reason is not None and movable and not location.is_writable(root):
+        folder, reason = cache, request.reason(cache)
+    if reason is None and not force_preprocess:
+        location.sweep(folder)
+        return folder / "metadata.yaml"
+    if not location.is_free(folder):
+        raise FileExistsError(
+            f"{folder} holds something else than a preprocessed data set, and is left as it is; "
+            "give another processed_path"
+        )
+    with location.locked(folder, wait_timeout):
+        waited_for = request.reason(folder)
+        if waited_for is not None or force_preprocess:
+            if (folder / "metadata.yaml").exists():
+                why = waited_for or "force_preprocess is set"
+                location.report(f"preprocessing {root} again, since {why}")
+            _run(request, folder)
+    return folder / "metadata.yaml"
+
+
+def _check_edge_ids(request: _Request) -> None:
+    """Edge features are found by edge ids; without them a fetch would fail, or read other rows."""
+    if request.include_original_edge_id is not False:
+        return
+    for i, feature in enumerate(request.metadata.feature_data):
+        if feature.domain == "edge":
+            raise (
+                request.place.at("feature_data")
+                .at(i)
+                .error(
+                    f"edge feature {feature.name!r} is found by original edge ids, but "
+                    "include_original_edge_id is False; leave it at None, or remove the feature"
+                )
+            )
+
+
+def _run(request: _Request, folder: Path) -> None:
+    with location.working_folder(folder) as work_folder:
+        before = {name: path.stat().st_mtime_ns for name, path in request.files.items()}
+        result = _build(request, work_folder)
+        for name, path in request.files.items():
+            if path.stat().st_mtime_ns != before[name]:
+                raise RuntimeError(f"{path} was changed while it was read; preprocess again")
+        result.save(work_folder)
+        location.publish(work_folder, folder)
+
+
+def _build(request: _Request, folder: Path) -> Processed:
+    """Everything but metadata.yaml; cheap checks first, then the edges."""
+    metadata, root = request.metadata, request.place
+    scratch = folder / "scratch"
+    scratch.mkdir()
+    sizes = count_nodes(metadata.graph, root.at("graph"))
+    small = request.auto_cast and sum(sizes.nodes.values()) < 2**31
+    work = Workplace(
+        folder=folder,
+        scratch=scratch,
+        files=request.files,
+        sizes=sizes,
+        seed_dtype=np.dtype(np.int32 if small else np.int64),
+        max_memory=request.max_memory,
+    )
+    graph = open_graph(metadata.graph, work, root.at("graph"))
+    entries = [(root.at("feature_data").at(i), e) for i, e in enumerate(metadata.feature_data)]
+    check_unique((at, (str(e.domain), e.type, e.name)) for at, e in entries)
+    features = [store_feature(work, i, e, at) for i, (at, e) in enumerate(entries)]
+    tasks = []
+    names: list[Any] = []
+    for i, task in enumerate(metadata.tasks):
+        at = root.at("tasks").at(i)
+        name = task.extra_fields.get("name")
+        if name is not None and (not isinstance(name, str) or name in names):
+            raise at.at("name").error(f"got {name!r}; expected a string that no other task has")
+        names.append(name)
+        tasks.append(store_task(work, i, task, at))
+    with tqdm(
+        total=2 * graph.num_edges, desc="sorting edges", unit="edge", unit_scale=True, delay=2.0,
+        disable=None,
+    ) as bar:  # fmt: skip
+        write_graph(
+            graph,
+            work,
+            auto_cast=request.auto_cast,
+            include_original_edge_id=request.options.include_original_edge_id,
+            progress=bar.update,
+        )
+    del graph  # closes the mapped copies in scratch
+    _remove(scratch)
+    files = {
+        path.relative_to(folder).as_posix(): path.stat().st_size
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+    return Processed(
+        dataset_name=metadata.dataset_name,
+        options=request.options,
+        inputs=request.inputs,
+        files=files,
+        graph="graph",
+        feature_data=features,
+        tasks=tasks,
+    )
+
+
+def _remove(folder: Path) -> None:
+    for path in folder.iterdir():
+        path.unlink()
+    folder.rmdir()
