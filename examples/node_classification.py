@@ -1,0 +1,105 @@
+"""Trains GraphSAGE on sampled neighbourhoods, in one process.
+
+    python examples/node_classification.py
+    python examples/node_classification.py --dataset FOLDER --fanout 15,10,5 --num-workers 2
+    python examples/node_classification.py --checkpoint runs/1 --resume
+"""
+
+from __future__ import annotations
+
+import time
+
+import torch
+
+import hopline.pipes as hp
+from hopline.models import SAGE, TrainingRun, evaluate, train_epoch
+from options import (
+    check,
+    fail,
+    load_dataset,
+    make_metric,
+    normalize_rows,
+    parser,
+    probabilities,
+    settings,
+)
+
+
+def create_dataloader(args, graph, features, itemset, device, shuffle):
+    datapipe = hp.ItemSampler(itemset, args.batch_size, shuffle=shuffle, seed=args.seed)
+    datapipe = datapipe.sample_neighbor(graph, args.fanout)
+    if args.mode == "cuda-cuda":
+        # The features are on the GPU: the ids go there, and the rows stay there.
+        datapipe = datapipe.copy_to(device)
+    datapipe = datapipe.fetch_feature(features, node_feature_keys=["feat"])
+    if args.normalize_features:
+        datapipe = datapipe.transform(normalize_rows)
+    datapipe = datapipe.copy_to(device)
+    return hp.DataLoader(datapipe, num_workers=args.num_workers)
+
+
+def main():
+    args = parser(__doc__.splitlines()[0]).parse_args()
+    check(args)
+    torch.manual_seed(args.seed)  # for the initial weights
+    device = torch.device("cpu" if args.mode == "cpu-cpu" else "cuda:0")
+
+    dataset = load_dataset(args.dataset)
+    graph, features, task = dataset.graph, dataset.feature, dataset.tasks[0]
+    if args.mode == "pinned-cuda":
+        features = features.pin_memory_()
+    elif args.mode == "cuda-cuda":
+        features = features.to(device)
+    train_loader, valid_loader, test_loader = (
+        create_dataloader(args, graph, features, itemset, device, shuffle)
+        for itemset, shuffle in (
+            (task.train_set, True),
+            (task.validation_set, False),
+            (task.test_set, False),
+        )
+    )
+
+    num_classes = task.metadata["num_classes"]
+    in_size = features.size("node", None, "feat")[0]
+    model = SAGE(in_size, args.hidden, num_classes, len(args.fanout), args.dropout).to(device)
+    optimizer = torch.optim.Adam(
+        model.parameters(), lr=args.lr, weight_decay=args.weight_decay
+    )
+    metric = make_metric(args.metric, num_classes)
+
+    run = TrainingRun(
+        model,
+        optimizer,
+        train_loader,
+        directory=args.checkpoint,
+        every=args.checkpoint_every,
+        settings=settings(args),
+    )
+    if args.resume:
+        try:
+            if run.resume():
+                print(f"resumed at {train_loader.state_dict()['batch']} batches of epoch {run.epoch}")
+        except ValueError as error:
+            fail(error)
+
+    while run.epoch < args.epochs:
+        start = time.perf_counter()
+        loss = train_epoch(
+            model, train_loader, optimizer, total=run.total, after_batch=run.after_batch
+        )
+        value = evaluate(model, valid_loader, metric, forward=probabilities)
+        seconds = time.perf_counter() - start
+        print(
+            f"epoch {run.epoch:03d} | loss {loss:.4f} | validation {args.metric} {value:.4f} | "
+            f"{seconds:.1f} s",
+            flush=True,
+        )
+        run.end_epoch(value)
+
+    run.load_best()
+    value = evaluate(model, test_loader, metric, forward=probabilities)
+    print(f"test {args.metric}: {value:.4f}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,125 @@
+"""Options of the node classification examples, with errors of one line; data set and metric."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import NoReturn
+
+import torch
+from torch import nn
+from torchmetrics import Metric
+from torchmetrics.classification import MulticlassAccuracy, MulticlassAUROC
+
+import hopline.pipes as hp
+from hopline.models import forward_features
+
+MODES = ("cpu-cpu", "cpu-cuda", "pinned-cuda", "cuda-cuda")
+# A resumed run may differ in these from the one that it goes on with.
+FREE = ("epochs", "num_workers", "checkpoint", "checkpoint_every", "resume")
+
+
+def fail(message: object) -> NoReturn:
+    print(f"error: {' '.join(str(message).split())}", file=sys.stderr)
+    sys.exit(2)
+
+
+class Parser(argparse.ArgumentParser):
+    """An argument parser whose errors are one line."""
+
+    def error(self, message: str) -> NoReturn:
+        fail(f"{message} (see --help)")
+
+
+def number(kind: type, low: float, high: float = float("inf")):
+    """A type for argparse: an int or float in [low, high]."""
+
+    def parse(text: str):
+        try:
+            value = kind(text)
+        except ValueError:
+            value = None
+        if value is None or not low <= value <= high:
+            upper = "" if high == float("inf") else f" and at most {high}"
+            name = "an integer" if kind is int else "a number"
+            raise argparse.ArgumentTypeError(f"{text!r} is not {name} of at least {low}{upper}")
+        return value
+
+    return parse
+
+
+def fanouts(text: str) -> list[int]:
+    """A type for argparse: "15,10,5", outermost hop first; -1 takes all neighbours."""
+    return [number(int, -1)(part) for part in text.split(",")]
+
+
+def parser(description: str) -> Parser:
+    """The options that both examples have."""
+    p = Parser(description=description, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
+    p.add_argument("--dataset", default="debian", help="built-in data set, or a folder")
+    p.add_argument("--mode", choices=MODES, help="where features are, and where to train; by "
+                   "default pinned-cuda with a GPU and cpu-cpu without")  # fmt: skip
+    p.add_argument("--fanout", type=fanouts, default="10,10,10", help="one a layer")
+    p.add_argument("--batch-size", type=number(int, 1), default=1024, help="of each rank")
+    p.add_argument("--epochs", type=number(int, 0), default=12)
+    p.add_argument("--lr", type=number(float, 0), default=3e-3)
+    p.add_argument("--weight-decay", type=number(float, 0), default=0.0)
+    p.add_argument("--hidden", type=number(int, 1), default=256)
+    p.add_argument("--dropout", type=number(float, 0, 1), default=0.5)
+    p.add_argument("--normalize-features", action="store_true", help="divide each row by its sum")
+    p.add_argument("--metric", choices=("accuracy", "auroc"), default="accuracy")
+    p.add_argument("--num-workers", type=number(int, 0), default=0, help="threads that sample")
+    p.add_argument("--seed", type=number(int, 0, 2**63 - 1), default=0)
+    p.add_argument("--checkpoint", metavar="DIR", help="save a checkpoint there, every epoch")
+    p.add_argument("--checkpoint-every", type=number(int, 0), default=0, metavar="N",
+                   help="save also after every N mini-batches")  # fmt: skip
+    p.add_argument("--resume", action="store_true", help="go on from the checkpoint, if there is "
+                   "one")  # fmt: skip
+    return p
+
+
+def check(args: argparse.Namespace) -> None:
+    """Refuses options that do not go together, and a GPU mode without a GPU."""
+    has_gpu = torch.cuda.is_available()
+    args.mode = args.mode or ("pinned-cuda" if has_gpu else "cpu-cpu")
+    if args.mode != "cpu-cpu" and not has_gpu:
+        fail(f"--mode {args.mode} needs a GPU, and torch finds none here; use --mode cpu-cpu")
+    if args.checkpoint is None and (args.resume or args.checkpoint_every):
+        fail("--resume and --checkpoint-every need --checkpoint DIR")
+    if args.checkpoint and not args.resume and any(Path(args.checkpoint).glob("checkpoint.pt")):
+        fail(f"{args.checkpoint} holds a checkpoint; go on with --resume, or give another folder")
+
+
+def settings(args: argparse.Namespace) -> dict[str, object]:
+    """What a resumed run must share with the one that it goes on with."""
+    return {name: value for name, value in vars(args).items() if name not in FREE}
+
+
+def load_dataset(name: str):
+    """A folder with metadata.yaml, or a data set that ships with the package."""
+    try:
+        if Path(name).is_dir():
+            return hp.OnDiskDataset(name).load()
+        return hp.BuiltinDataset(name).load()
+    except (OSError, ValueError) as error:
+        fail(f"--dataset {name}: {error}")
+
+
+def normalize_rows(minibatch: hp.MiniBatch) -> hp.MiniBatch:
+    """Divides each row of features by its sum; a row with sum 0 becomes 0."""
+    x = minibatch.node_features["feat"].float()
+    total = x.sum(dim=1, keepdim=True)
+    minibatch.node_features["feat"] = torch.where(total == 0, 0.0, x / total)
+    return minibatch
+
+
+def make_metric(name: str, num_classes: int) -> Metric:
+    if name == "auroc":
+        return MulticlassAUROC(num_classes)
+    return MulticlassAccuracy(num_classes, average="micro")
+
+
+def probabilities(model: nn.Module, minibatch: hp.MiniBatch) -> torch.Tensor:
+    """What the metric compares with the labels."""
+    return forward_features(model, minibatch).softmax(dim=1)

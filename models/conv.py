@@ -1,0 +1,101 @@
+"""SAGEConv: a layer of GraphSAGE over a block."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from hopline.models.aggregate import mean_aggregate
+from hopline.pipes.subgraph import Block
+
+__all__ = ["SAGEConv"]
+
+# Reading and adding one value of a row costs about as much as this many multiply-adds of a matrix
+# product: the first is bound by memory, the second by arithmetic.
+READ_COST = 8
+
+
+class SAGEConv(nn.Module):
+    """GraphSAGE layer: `out = W_self h_dst + W_neigh mean(h of in-neighbours) + b`.
+
+    Hamilton, Ying, Leskovec: "Inductive representation learning on large graphs", NeurIPS 2017.
+    A destination without in-neighbours gets 0 for the mean. Sum and linear map commute, so the
+    layer does whichever is cheaper first.
+
+    Args:
+        in_size: values of an input row.
+        out_size: values of an output row.
+        aggregator: "mean", the one there is for now.
+        bias: whether to add b.
+
+    Raises:
+        ValueError: the aggregator is not known, or a size is below 1.
+
+    >>> block = Block(torch.tensor([0, 2, 2]), torch.tensor([2, 1], dtype=torch.int32), 3, 2)
+    >>> SAGEConv(4, 5)(block, torch.ones(3, 4)).shape
+    torch.Size([2, 5])
+    """
+
+    def __init__(
+        self, in_size: int, out_size: int, aggregator: str = "mean", bias: bool = True
+    ) -> None:
+        super().__init__()
+        if aggregator != "mean":
+            raise ValueError(f"aggregator is {aggregator!r}; expected 'mean'")
+        if in_size < 1 or out_size < 1:
+            raise ValueError(f"sizes are {in_size} and {out_size}; expected 1 or more")
+        self.in_size = in_size
+        self.out_size = out_size
+        self.fc_self = nn.Linear(in_size, out_size, bias=bias)
+        self.fc_neigh = nn.Linear(in_size, out_size, bias=False)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draws the weights anew: Glorot and Bengio's uniform, with the gain for ReLU."""
+        gain = nn.init.calculate_gain("relu")
+        nn.init.xavier_uniform_(self.fc_self.weight, gain=gain)
+        nn.init.xavier_uniform_(self.fc_neigh.weight, gain=gain)
+        if self.fc_self.bias is not None:
+            nn.init.zeros_(self.fc_self.bias)
+
+    def forward(self, block: Block, x: torch.Tensor) -> torch.Tensor:
+        """Applies the layer.
+
+        Args:
+            block: the edges; the first `num_dst` sources are the destinations.
+            x: [num_src, in_size]. Another floating-point dtype than the weights', such as the
+                float16 in which features are stored, is converted.
+
+        Returns:
+            [num_dst, out_size], of the weights' dtype.
+
+        Raises:
+            ValueError: x has another shape.
+        """
+        if x.dim() != 2 or x.shape[0] != block.num_src_nodes() or x.shape[1] != self.in_size:
+            raise ValueError(
+                f"x has shape {tuple(x.shape)}; expected [{block.num_src_nodes()}, "
+                f"{self.in_size}], one row for each source of {block}"
+            )
+        if x.dtype != self.fc_self.weight.dtype:
+            x = x.to(self.fc_self.weight.dtype)
+        out: torch.Tensor = self.fc_self(x[: block.num_dst_nodes()])
+        return out + self._neighbors(block, x)
+
+    def _neighbors(self, block: Block, x: torch.Tensor) -> torch.Tensor:
+        if self._sum_first(block):
+            mapped: torch.Tensor = self.fc_neigh(mean_aggregate(block, x))
+            return mapped
+        return mean_aggregate(block, self.fc_neigh(x))
+
+    def _sum_first(self, block: Block) -> bool:
+        """Whether to sum before the linear map; depends on sizes alone, so it is reproducible."""
+        product = self.in_size * self.out_size
+        reads = READ_COST * block.num_edges()
+        first = reads * self.in_size + product * block.num_dst_nodes()
+        second = reads * self.out_size + product * block.num_src_nodes()
+        return first <= second
+
+    def extra_repr(self) -> str:
+        """Sizes, for print."""
+        return f"{self.in_size}, {self.out_size}"

@@ -1,0 +1,53 @@
+"""Dropout: as torch's, drawn several times faster on the CPU."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+__all__ = ["Dropout"]
+
+WORDS = 4  # draws of 16 bits that one draw of 64 bits gives
+LEVELS = 1 << 16
+
+
+class Dropout(nn.Module):
+    """Sets values to 0 with a probability, in training; scales the others to keep the mean.
+
+    `torch.nn.Dropout` draws a 32-bit word and a Bernoulli variate for each value, which takes longer
+    than a layer's matrix product. This one cuts 64-bit draws of the same default generator in four,
+    so `keyed_rng` and `torch.manual_seed` work as usual. The probability is met to within 1 in 131
+    072. On other devices it is torch's own.
+
+    Args:
+        p: probability of a 0.
+
+    Raises:
+        ValueError: p is not in [0, 1].
+
+    >>> Dropout(0.5).eval()(torch.ones(3))
+    tensor([1., 1., 1.])
+    """
+
+    def __init__(self, p: float = 0.5) -> None:
+        super().__init__()
+        if not 0 <= p <= 1:
+            raise ValueError(f"dropout is {p}; expected a probability in [0, 1]")
+        self.p = p
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Applies it to a floating-point tensor of any shape."""
+        threshold = round(self.p * LEVELS)
+        if not self.training or x.device.type != "cpu" or threshold in (0, LEVELS):
+            return F.dropout(x, self.p, self.training)
+        count = x.numel()
+        draws = torch.empty(-(-count // WORDS), dtype=torch.int64).random_(-(2**63), None)
+        # A word is below the threshold with probability threshold / 2**16.
+        kept = draws.view(torch.int16)[:count] >= threshold - LEVELS // 2
+        scale = kept.to(x.dtype).mul_(1 / (1 - self.p))
+        return x * scale.view(x.shape)
+
+    def extra_repr(self) -> str:
+        """The probability, for print."""
+        return f"p={self.p}"

@@ -1,0 +1,346 @@
+"""launch: runs a function on several ranks of this machine, and says which rank failed.
+
+One process a rank, started afresh ("spawn"), all in one process group of torch.distributed. The
+ranks find each other through a file in a private temporary folder, so that no port has to be free
+and none is opened to the network.
+
+Whatever happens, no process outlives `launch`: ranks are ended when one of them fails, when the
+caller is interrupted, and when the caller's process dies.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import multiprocessing
+import multiprocessing.connection
+import os
+import signal
+import socket
+import sys
+import tempfile
+import threading
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing
+
+__all__ = ["RankError", "launch"]
+
+DEFAULT_TIMEOUT = 60.0  # seconds that a rank waits for the others in a collective
+GRACE = 5.0  # seconds that ranks get to end by themselves once one has failed
+# What gloo, NCCL and the store say when another rank is gone: such an error names no culprit.
+TRANSPORT_ERRORS = ("gloo", "nccl", "connection closed", "connection reset", "broken pipe")
+
+
+class RankError(RuntimeError):
+    """A rank failed. The message names it, and what became of the others.
+
+    Attributes:
+        rank: the rank that failed first.
+        exit_code: its exit code; negative for a signal; None if it had to be stopped.
+        signal: name of the signal that killed it, e.g. "SIGKILL", or None.
+        traceback: its traceback, if it raised an exception.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        rank: int,
+        exit_code: int | None = None,
+        signal: str | None = None,
+        traceback: str | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.rank = rank
+        self.exit_code = exit_code
+        self.signal = signal
+        self.traceback = traceback
+
+
+def launch(
+    fn: Callable[..., object],
+    num_ranks: int,
+    *args: Any,
+    gpus: Sequence[int] | None = None,
+    timeout: float = DEFAULT_TIMEOUT,
+    backend: str | None = None,
+) -> None:
+    """Runs `fn(rank, world_size, device, *args)` on every rank, and waits for all of them.
+
+    Each rank is a new process, also if there is only one, in an initialised process group. It uses
+    its share of the CPU cores (`torch.set_num_threads`); with GPUs, its own is the current device.
+    Guard the calling script with `if __name__ == "__main__":`, since ranks import it.
+
+    Args:
+        fn: a function at the top level of a module.
+        num_ranks: number of ranks.
+        args: further arguments for fn, the same for all; they are pickled for the new processes.
+            Nothing else is: what ranks tell each other and the caller is never unpickled.
+        gpus: the id of each rank's GPU; None for ranks on the CPU.
+        timeout: seconds that a rank waits for the others in a collective before it gives up.
+        backend: of the process group; by default gloo, with NCCL for GPU tensors if there are GPUs.
+
+    Raises:
+        RankError: a rank raised, was killed, left early or did not answer. The others get 5
+            seconds to end by themselves.
+        ValueError: num_ranks or timeout is no positive number, or gpus does not fit.
+
+    Example::
+
+        def hello(rank, world_size, device, name):
+            print(f"{name} from rank {rank} of {world_size} on {device}")
+
+        if __name__ == "__main__":
+            launch(hello, 2, "hello")
+    """
+    if isinstance(num_ranks, bool) or not isinstance(num_ranks, int) or num_ranks < 1:
+        raise ValueError(f"num_ranks is {num_ranks!r}; expected an int of 1 or more")
+    if not (isinstance(timeout, int | float) and 0 < timeout < math.inf):
+        raise ValueError(f"timeout is {timeout!r}; expected a positive number of seconds")
+    _check_gpus(gpus, num_ranks)
+    if backend is None:
+        backend = "gloo" if gpus is None else "cpu:gloo,cuda:nccl"
+    context = torch.multiprocessing.get_context("spawn")
+    processes: list[Any] = []
+    with tempfile.TemporaryDirectory(prefix="hopline-launch-") as folder:
+        try:
+            for rank in range(num_ranks):
+                gpu = None if gpus is None else int(gpus[rank])
+                place = _Place(rank, num_ranks, gpu, float(timeout), backend, folder)
+                processes.append(context.Process(target=_run_rank, args=(place, fn, args)))
+                processes[-1].start()
+            ends = _wait(processes)
+        finally:
+            stopped = _stop(processes)
+        _raise_first_failure(ends, stopped, Path(folder), num_ranks, timeout)
+
+
+def _check_gpus(gpus: Sequence[int] | None, num_ranks: int) -> None:
+    if gpus is None:
+        return
+    if len(gpus) != num_ranks or len(set(gpus)) != len(gpus):
+        raise ValueError(f"gpus is {list(gpus)}; expected {num_ranks} different ids, one a rank")
+    present = torch.cuda.device_count()
+    if bad := [gpu for gpu in gpus if not 0 <= gpu < present]:
+        raise ValueError(f"there is no GPU {bad[0]}; torch finds {present} here")
+
+
+# -------------------------------------------------------------------------------------------------
+# In the rank's process
+
+
+@dataclass(frozen=True)
+class _Place:
+    """What a rank needs to know to join the others."""
+
+    rank: int
+    world_size: int
+    gpu: int | None
+    timeout: float
+    backend: str
+    folder: str
+
+    def note(self, **values: Any) -> None:
+        """Tells the caller how this rank ended."""
+        path = _note_path(Path(self.folder), self.rank)
+        path.write_text(json.dumps({"time": time.monotonic(), **values}), encoding="utf-8")
+
+
+def _note_path(folder: Path, rank: int) -> Path:
+    return folder / f"rank-{rank}.json"
+
+
+def _run_rank(place: _Place, fn: Callable[..., object], args: tuple[Any, ...]) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C ends a rank wherever it waits
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    code = 0
+    try:
+        fn(place.rank, place.world_size, _join_group(place), *args)
+    except SystemExit as error:
+        code = error.code if isinstance(error.code, int) else int(error.code is not None)
+        text = error.code if isinstance(error.code, str) else ""
+        place.note(code=code, summary=text, early=code == 0)
+    except BaseException as error:
+        code = 1
+        place.note(
+            code=code,
+            summary=f"{type(error).__name__}: {error}",
+            traceback=traceback.format_exc(),
+            transport=_is_transport_error(error),
+        )
+    else:
+        if dist.is_initialized():
+            dist.destroy_process_group()
+        place.note(code=0)
+    if code:
+        # At once and whatever threads are left, so that the others notice.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        multiprocessing.connection.wait([parent.sentinel])
+        os._exit(1)
+
+
+def _join_group(place: _Place) -> torch.device:
+    """Joins the process group; returns the rank's device."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    torch.set_num_threads(max(1, (cores or 1) // place.world_size))
+    if any(name == "lo" for _, name in socket.if_nameindex()):
+        # All ranks are on this machine: gloo need not listen to the network, nor resolve its name.
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    device = torch.device("cpu")
+    if place.gpu is not None:
+        device = torch.device("cuda", place.gpu)
+        torch.cuda.set_device(device)
+    timeout = timedelta(seconds=place.timeout)
+    store = dist.FileStore(str(Path(place.folder) / "store"), place.world_size)  # type: ignore[attr-defined]
+    store.set_timeout(timeout)
+    dist.init_process_group(
+        place.backend,
+        store=store,
+        rank=place.rank,
+        world_size=place.world_size,
+        timeout=timeout,
+    )
+    return device
+
+
+def _is_transport_error(error: BaseException | None) -> bool:
+    """Whether an exception, or what it was raised from, tells of another rank's end."""
+    while error is not None:
+        if isinstance(error, dist.DistError):
+            return True
+        if isinstance(error, RuntimeError):
+            text = str(error).lower()
+            if any(word in text for word in TRANSPORT_ERRORS) or "timed out waiting" in text:
+                return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
+# -------------------------------------------------------------------------------------------------
+# In the caller's process
+
+
+@dataclass(frozen=True)
+class _End:
+    """How a process ended: when it was noticed, and with which exit code (negative: a signal)."""
+
+    time: float
+    exit_code: int
+
+
+def _wait(processes: Sequence[Any]) -> dict[int, _End]:
+    """Waits for all ranks; once one has failed, for `GRACE` seconds more."""
+    running = {process.sentinel: rank for rank, process in enumerate(processes)}
+    ends: dict[int, _End] = {}
+    deadline: float | None = None
+    while running:
+        left = None if deadline is None else max(0.0, deadline - time.monotonic())
+        ready = multiprocessing.connection.wait(list(running), timeout=left)
+        if not ready:
+            break
+        for sentinel in ready:
+            rank = running.pop(sentinel)
+            processes[rank].join()
+            code = processes[rank].exitcode
+            ends[rank] = _End(time.monotonic(), code)
+            if code != 0 and deadline is None:
+                deadline = time.monotonic() + GRACE
+    return ends
+
+
+def _stop(processes: Sequence[Any]) -> list[int]:
+    """Ends every process that still runs; returns their ranks."""
+    alive = [rank for rank, process in enumerate(processes) if process.is_alive()]
+    for rank in alive:
+        processes[rank].terminate()
+    try:
+        deadline = time.monotonic() + GRACE
+        for rank in alive:
+            processes[rank].join(max(0.0, deadline - time.monotonic()))
+    finally:
+        for rank in alive:
+            # A stopped process, or one deep in native code, does not act on SIGTERM.
+            with contextlib.suppress(ValueError):
+                processes[rank].kill()
+            processes[rank].join()
+    return alive
+
+
+@dataclass(frozen=True)
+class _Failure:
+    """A rank that did not do its work to the end."""
+
+    rank: int
+    time: float
+    transport: bool
+    text: str
+    exit_code: int | None = None
+    signal: str | None = None
+    traceback: str | None = None
+
+
+def _failure(rank: int, end: _End, note: dict[str, Any] | None) -> _Failure | None:
+    if end.exit_code < 0:
+        try:
+            name = signal.Signals(-end.exit_code).name
+        except ValueError:
+            name = f"signal {-end.exit_code}"
+        return _Failure(rank, end.time, False, f"was killed by {name}", end.exit_code, name)
+    if note is None:
+        text = f"left before its function returned, with exit code {end.exit_code}"
+        return _Failure(rank, end.time, False, text, end.exit_code)
+    if note["code"] == 0 and end.exit_code == 0:
+        return None
+    when, trace = note["time"], note.get("traceback")
+    if trace is not None:
+        text = f"raised {note['summary']:.300}"
+        return _Failure(rank, when, note["transport"], text, end.exit_code, None, trace)
+    text = f"ended with exit code {end.exit_code}"
+    if note.get("summary"):
+        text += f": {note['summary']}"
+    return _Failure(rank, when, False, text, end.exit_code)
+
+
+def _raise_first_failure(
+    ends: dict[int, _End], stopped: list[int], folder: Path, num_ranks: int, timeout: float
+) -> None:
+    """Raises for the rank that failed of itself first; the others' errors follow from that."""
+    failures: list[_Failure] = []
+    # Ranks that made the others fail without failing themselves: they hang, or are gone.
+    absent = [_Failure(rank, 0.0, False, "did not answer and was stopped") for rank in stopped]
+    for rank, end in sorted(ends.items()):
+        path = _note_path(folder, rank)
+        note = json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+        failure = _failure(rank, end, note)
+        if failure is not None:
+            failures.append(failure)
+        elif note is not None and note.get("early"):
+            text = "left before its function returned, by sys.exit(0)"
+            absent.append(_Failure(rank, note["time"], False, text, 0))
+    if not failures:
+        return
+    own = [failure for failure in failures if not failure.transport]
+    first = min(own or absent or failures, key=lambda failure: failure.time)
+    others = [f"rank {f.rank} {f.text}" for f in failures + absent if f.rank != first.rank]
+    message = f"rank {first.rank} of {num_ranks} {first.text}"
+    if first.traceback:
+        message += f"\n\n{first.traceback.rstrip()}\n"
+    if others:
+        message += f"\nother ranks (they wait {timeout:g} s for each other): " + "; ".join(others)
+    raise RankError(message, first.rank, first.exit_code, first.signal, first.traceback)

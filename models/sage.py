@@ -1,0 +1,74 @@
+"""SAGE: GraphSAGE for node classification and for node representations."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import nn
+
+from hopline.models.conv import SAGEConv
+from hopline.models.dropout import Dropout
+from hopline.pipes.subgraph import Block
+
+__all__ = ["SAGE"]
+
+
+class SAGE(nn.Module):
+    """A stack of `SAGEConv`, with ReLU and dropout between layers.
+
+    Args:
+        in_size: values of an input row.
+        hidden_size: values of a row between layers.
+        out_size: values of an output row, e.g. the number of classes.
+        num_layers: number of layers, and of blocks that a call takes.
+        dropout: probability with which a value between layers is set to 0 in training.
+
+    Raises:
+        ValueError: num_layers is below 1, dropout is not in [0, 1], or a size is below 1.
+
+    >>> block = Block(torch.tensor([0, 2, 2]), torch.tensor([2, 1], dtype=torch.int32), 3, 2)
+    >>> SAGE(4, 8, 5, num_layers=1)([block], torch.ones(3, 4)).shape
+    torch.Size([2, 5])
+    """
+
+    def __init__(
+        self,
+        in_size: int,
+        hidden_size: int,
+        out_size: int,
+        num_layers: int = 3,
+        dropout: float = 0.5,
+    ) -> None:
+        super().__init__()
+        if num_layers < 1:
+            raise ValueError(f"num_layers is {num_layers}; expected 1 or more")
+        sizes = [in_size, *[hidden_size] * (num_layers - 1), out_size]
+        self.layers = nn.ModuleList(
+            SAGEConv(sizes[i], sizes[i + 1], "mean") for i in range(num_layers)
+        )
+        self.dropout = Dropout(dropout)
+
+    def forward(self, blocks: Sequence[Block], x: torch.Tensor) -> torch.Tensor:
+        """Applies the layers.
+
+        Args:
+            blocks: one a layer, outermost hop first, as `MiniBatch.blocks` gives them.
+            x: [num_src of the first block, in_size].
+
+        Returns:
+            [num_dst of the last block, out_size].
+
+        Raises:
+            ValueError: there is not one block a layer.
+        """
+        if len(blocks) != len(self.layers):
+            raise ValueError(
+                f"got {len(blocks)} blocks for {len(self.layers)} layers; sample with one fanout a "
+                "layer"
+            )
+        for i, (layer, block) in enumerate(zip(self.layers, blocks, strict=True)):
+            x = layer(block, x)
+            if i < len(self.layers) - 1:
+                x = self.dropout(torch.relu(x))
+        return x

@@ -1,0 +1,255 @@
+"""train_epoch and evaluate: one pass over a loader, in one process or on every rank."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+import torchmetrics
+from torch import nn
+from torch.distributed.algorithms.join import Join
+from torch.nn.parallel import DistributedDataParallel
+from torchmetrics.utilities.data import dim_zero_cat
+from tqdm import tqdm
+
+from hopline.models.metrics import gather_rows, num_ranks, rank_of, weighted_reduce
+from hopline.models.optimizer_state import broadcast_optimizer_state
+from hopline.models.rng import keyed_rng
+from hopline.pipes.loader import DataLoader
+from hopline.pipes.minibatch import MiniBatch
+
+__all__ = ["EpochTotal", "evaluate", "forward_features", "train_epoch", "unwrap"]
+
+Forward = Callable[[nn.Module, MiniBatch], torch.Tensor]
+LossFunction = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+
+
+@dataclass
+class EpochTotal:
+    """What this rank has seen of an epoch.
+
+    Attributes:
+        loss: sum of the items' losses.
+        items: number of items.
+    """
+
+    loss: float = 0.0
+    items: int = 0
+
+
+def unwrap(model: nn.Module) -> nn.Module:
+    """The module inside DistributedDataParallel; any other model itself."""
+    return model.module if isinstance(model, DistributedDataParallel) else model
+
+
+def forward_features(model: nn.Module, minibatch: MiniBatch) -> torch.Tensor:
+    """`model(minibatch.blocks, minibatch.node_features["feat"])`."""
+    assert minibatch.node_features is not None
+    output: torch.Tensor = model(minibatch.blocks, minibatch.node_features["feat"])
+    return output
+
+
+def train_epoch(
+    model: nn.Module,
+    loader: DataLoader,
+    optimizer: torch.optim.Optimizer,
+    loss_fn: LossFunction = F.cross_entropy,
+    *,
+    device: torch.device | str | None = None,
+    forward: Forward = forward_features,
+    total: EpochTotal | None = None,
+    after_batch: Callable[[], None] | None = None,
+) -> float:
+    """Trains on what is left of the loader's epoch.
+
+    Ranks may have different numbers of mini-batches, or none: a model in DistributedDataParallel is
+    trained under `Join`. A step's gradient is the mean over the ranks that still have a
+    mini-batch (`divide_by_initial_world_size=False`), as if the others did not exist; afterwards
+    all ranks have the model and the optimiser state of a rank that went on longest.
+
+    Dropout is drawn from the mini-batch's key (`keyed_rng`), so a run that is stopped and resumed
+    gives the same weights as one that was not.
+
+    Args:
+        model: called as `forward` says; in DistributedDataParallel when there are several ranks.
+        loader: gives mini-batches with labels.
+        optimizer: over the model's parameters. Steps once a mini-batch; accumulating gradients
+            over several is not supported.
+        loss_fn: mean loss of (output, labels) over the items.
+        device: where the mini-batch goes; by default the device of the model's parameters.
+        forward: gives the output, one row a label, for a model and a mini-batch.
+        total: where to count; pass the one of a stopped run to go on with it.
+        after_batch: called after each step, e.g. to save a checkpoint. It must not communicate.
+
+    Returns:
+        Mean loss over the items of the epoch and over all ranks, on every rank; NaN without items.
+
+    Raises:
+        ValueError: output and labels differ in length; a mini-batch has no labels.
+    """
+    device = _device_of(model) if device is None else torch.device(device)
+    total = EpochTotal() if total is None else total
+    model.train()
+    steps = 0
+    with _join(model), _progress(loader, "training") as bar:
+        for minibatch in loader:
+            minibatch = minibatch.to(device)
+            optimizer.zero_grad()
+            with keyed_rng(minibatch.key, device):
+                output, labels = _output_and_labels(model, minibatch, forward)
+                loss = loss_fn(output, labels)
+                loss.backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+            steps += 1
+            total.loss += loss.item() * len(labels)
+            total.items += len(labels)
+            if after_batch is not None:
+                after_batch()
+            bar.update()
+    if isinstance(model, DistributedDataParallel):
+        _follow_longest_rank(optimizer, steps)
+    mean = total.loss / total.items if total.items else 0.0
+    return float(weighted_reduce(mean, total.items, dst=None))
+
+
+def evaluate(
+    model: nn.Module,
+    loader: DataLoader,
+    metric: torchmetrics.Metric,
+    *,
+    device: torch.device | str | None = None,
+    forward: Forward = forward_features,
+) -> float:
+    """A metric of the model over all items of a loader and of all ranks.
+
+    The loader is read from the beginning of its epoch 0, so that the same model gets the same
+    figure. Ranks may have different numbers of mini-batches, or none. The model is left in the mode
+    in which it was, and the loader at its epoch 1.
+
+    Args:
+        model: a module, also in DistributedDataParallel, which is then left aside.
+        loader: gives mini-batches with labels; on several ranks, each item on one of them.
+        metric: updated with (output, labels), e.g. `MulticlassAccuracy(10, average="micro")`; its
+            value is one number. It is reset before and after.
+        device: where the mini-batch goes; by default the device of the model's parameters.
+        forward: gives the output, one row a label, for a model and a mini-batch.
+
+    Returns:
+        The metric, the same on every rank; NaN without items.
+
+    Raises:
+        ValueError: output and labels differ in length; a mini-batch has no labels; the metric keeps
+            lists that cannot be merged over ranks of different length.
+    """
+    device = _device_of(model) if device is None else torch.device(device)
+    module = unwrap(model)
+    metric = metric.to(device)
+    metric.reset()
+    loader.load_state_dict({**loader.state_dict(), "epoch": 0, "batch": 0, "source": None})
+    items = 0
+    with _eval_mode(module), torch.no_grad(), _progress(loader, "evaluation") as bar:
+        for minibatch in loader:
+            output, labels = _output_and_labels(module, minibatch.to(device), forward)
+            metric.update(output, labels)
+            items += len(labels)
+            bar.update()
+        return _compute(metric, items)
+
+
+def _device_of(model: nn.Module) -> torch.device:
+    parameter = next(model.parameters(), None)
+    return torch.device("cpu") if parameter is None else parameter.device
+
+
+def _output_and_labels(
+    model: nn.Module, minibatch: MiniBatch, forward: Forward
+) -> tuple[torch.Tensor, torch.Tensor]:
+    labels = minibatch.labels
+    if not isinstance(labels, torch.Tensor):
+        raise ValueError(
+            f"the mini-batch has no tensor of labels but {type(labels).__name__}; name a column of "
+            "the item set 'labels'"
+        )
+    output = forward(model, minibatch)
+    if len(output) != len(labels):
+        raise ValueError(
+            f"the model gave {len(output)} rows for {len(labels)} labels; it must give one for "
+            "each seed, in order"
+        )
+    if not labels.dtype.is_floating_point:
+        labels = labels.long()
+    return output, labels
+
+
+def _join(model: nn.Module) -> contextlib.AbstractContextManager[Any]:
+    if not isinstance(model, DistributedDataParallel):
+        return contextlib.nullcontext()
+    return Join([model], divide_by_initial_world_size=False)
+
+
+def _progress(loader: DataLoader, what: str) -> Any:
+    """A progress bar: on rank 0, when somebody is looking."""
+    shown = rank_of() == 0 and sys.stderr.isatty()
+    total = None
+    with contextlib.suppress(TypeError):
+        total = len(loader) - loader.state_dict()["batch"]
+    return tqdm(total=total, desc=what, leave=False, disable=not shown)
+
+
+@contextlib.contextmanager
+def _eval_mode(module: nn.Module) -> Iterator[None]:
+    modes = [(part, part.training) for part in module.modules()]
+    module.eval()
+    try:
+        yield
+    finally:
+        for part, training in modes:
+            part.training = training
+
+
+def _follow_longest_rank(optimizer: torch.optim.Optimizer, steps: int) -> None:
+    """Where ranks made different numbers of steps, hands out the optimiser state of the longest."""
+    counts = [int(rows) for rows in gather_rows(torch.tensor(steps))]
+    if min(counts) < max(counts):
+        broadcast_optimizer_state(optimizer, src=counts.index(max(counts)))
+
+
+def _compute(metric: torchmetrics.Metric, items: int) -> float:
+    """The metric's value over all ranks."""
+    parts = _unmerged_parts(metric)
+    counts = [rows.tolist() for rows in gather_rows(torch.tensor([items, parts]))]
+    if sum(count for count, _ in counts) == 0:
+        return float("nan")
+    if len({parts for _, parts in counts}) > 1:
+        raise ValueError(
+            f"{type(metric).__name__} keeps lists of {[parts for _, parts in counts]} entries on "
+            "the ranks and does not say how to merge them; declare its states with "
+            "dist_reduce_fx='cat'"
+        )
+    own_gather = metric.dist_sync_fn
+    metric.dist_sync_fn = gather_rows
+    try:
+        with warnings.catch_warnings():
+            if num_ranks() > 1:
+                # A rank without mini-batches computes from what the others gave.
+                warnings.filterwarnings("ignore", message=".*was called before the ``update``")
+            value = float(metric.compute())
+    finally:
+        metric.dist_sync_fn = own_gather
+        metric.reset()
+    return value
+
+
+def _unmerged_parts(metric: torchmetrics.Metric) -> int:
+    """Entries of list states that ranks exchange one by one, which must be as many on each."""
+    parts = 0
+    for name, value in metric.metric_state.items():
+        if isinstance(value, list) and metric._reductions.get(name) is not dim_zero_cat:
+            parts += len(value)
+    return parts
