@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -97,12 +97,24 @@ def _from_typed(
     edge_attributes: Mapping[str, Mapping[str, torch.Tensor]] | None,
     include_original_edge_id: bool,
 ) -> FusedCSCSamplingGraph:
+    for name, count in num_nodes.items():
+        if isinstance(count, bool) or not isinstance(count, int) or not isinstance(name, str):
+            raise TypeError(f"num_nodes has {name!r}: {count!r}; expected a string and an int")
+        if count < 0:
+            raise ValueError(f"num_nodes[{name!r}] is {count}; expected 0 or more")
     node_types = {name: i for i, name in enumerate(num_nodes)}
     offsets = np.concatenate([[0], np.cumsum(list(num_nodes.values()))]).astype(np.int64)
     total = int(offsets[-1])
     lists = []
-    for name, (src, dst) in edges.items():
+    for name, pair in edges.items():
+        if not isinstance(name, str):
+            raise TypeError(
+                f"edge type is {name!r}; expected a string, 'source:relation:destination'"
+            )
         source, _, destination = etype_str_to_tuple(name)
+        if not isinstance(pair, Sequence | torch.Tensor) or len(pair) != 2:
+            raise ValueError(f"edges of type {name!r} are {pair!r:.100}; expected (src, dst)")
+        src, dst = pair
         for end in (source, destination):
             if end not in node_types:
                 raise ValueError(

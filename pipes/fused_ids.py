@@ -128,19 +128,32 @@ def _heterogeneous(
     subgraphs = []
     for hop, local, rows in hops:
         csc, edge_ids = {}, {}
+        placed = 0
         for etype, t in sorted(graph.edge_type_to_id.items(), key=lambda item: item[1]):
-            destination = graph.node_type_to_id[etype_str_to_tuple(etype)[2]]
-            mine = places[destination]
+            source, _, destination = etype_str_to_tuple(etype)
+            mine = places[graph.node_type_to_id[destination]]
             mine = mine[: int(np.searchsorted(mine, columns))]
             starts = mine * hop.num_types + t
             count = int((hop.segments[starts + 1] - hop.segments[starts]).sum())
             indptr, indices = np.empty(len(mine) + 1, np.int64), np.empty(count, np.int32)
             positions = np.empty(count, np.int64)
-            cpu.split_segments(
-                hop.segments, starts, local, ranks, hop.positions, indptr, indices, positions
-            )
+            bad = cpu.split_segments(
+                hop.segments, starts, local, graph.node_type_to_id[source], types, ranks,
+                hop.positions, indptr, indices, positions,
+            )  # fmt: skip
+            if bad >= 0:
+                raise ValueError(
+                    f"edge {bad} is of type {etype!r}, but its source is not of type {source!r}: "
+                    f"the graph is damaged: {graph}"
+                )
+            placed += count
             csc[etype] = CSCFormatBase(torch.from_numpy(indptr), torch.from_numpy(indices))
             edge_ids[etype] = _original(graph, positions)
+        if placed != len(local):
+            raise ValueError(
+                f"{len(local) - placed} edges have a type that does not end in their destination's "
+                f"type: the graph is damaged: {graph}"
+            )
         subgraphs.append(SampledSubgraph(csc, first(columns), first(rows), edge_ids))
         columns = rows
     return subgraphs[::-1], first(len(nodes))

@@ -23,6 +23,7 @@ from hopline.pipes.relabel import NodeTablePool
 __all__ = ["ORIGINAL_EDGE_ID", "FusedCSCSamplingGraph", "Hop", "fused_csc_sampling_graph"]
 
 ORIGINAL_EDGE_ID = "_ORIGINAL_EDGE_ID"
+MAX_PICKS = 1 << 30  # of one hop: positions in a mini-batch's node list are int32
 
 Array = np.ndarray[Any, Any]
 
@@ -48,7 +49,7 @@ class FusedCSCSamplingGraph:
     """A graph for sampling; made by `fused_csc_sampling_graph`, `from_coo` or `load`.
 
     Attributes:
-        csc_indptr: int64[num_nodes + 1].
+        csc_indptr: int64[num_nodes + 1], where each column begins in indices.
         indices: int32[num_edges], or int64 above 2**31 - 1 nodes.
         node_type_offset: int64[num_node_types + 1], or None for a homogeneous graph.
         type_per_edge: integer[num_edges], or None.
@@ -79,8 +80,19 @@ class FusedCSCSamplingGraph:
         self.edge_type_to_id = dict(edge_type_to_id) if edge_type_to_id is not None else None
         self.node_attributes = dict(node_attributes) if node_attributes is not None else None
         self.edge_attributes = dict(edge_attributes) if edge_attributes is not None else None
-        self.node_tables = NodeTablePool(self.total_num_nodes)
         self._path = path
+        self._loaded = self._tensors()
+
+    @property
+    def csc_indptr(self) -> torch.Tensor:
+        """Where each column begins in `indices`."""
+        return self._csc_indptr
+
+    @csc_indptr.setter
+    def csc_indptr(self, value: torch.Tensor) -> None:
+        self._csc_indptr = value
+        # Tables have a slot for each node: another number of nodes needs other tables.
+        self.node_tables = NodeTablePool(len(value) - 1)
 
     # -----------------------------------------------------------------------------------------
     # Sizes
@@ -149,7 +161,6 @@ class FusedCSCSamplingGraph:
         """
         check_rows(value, self.total_num_nodes, f"node attribute {name!r}")
         self.node_attributes = {**(self.node_attributes or {}), name: value}
-        self._path = None
 
     def add_edge_attribute(self, name: str, value: torch.Tensor) -> None:
         """Adds or replaces an edge attribute.
@@ -163,7 +174,6 @@ class FusedCSCSamplingGraph:
         """
         check_rows(value, self.total_num_edges, f"edge attribute {name!r}")
         self.edge_attributes = {**(self.edge_attributes or {}), name: value}
-        self._path = None
 
     # -----------------------------------------------------------------------------------------
     # Sampling
@@ -190,6 +200,7 @@ class FusedCSCSamplingGraph:
 
         Raises:
             ValueError: the graph's arrays are damaged.
+            OverflowError: more than 2**30 picks.
         """
         indptr, indices = self.csc_indptr.numpy(), self.indices.numpy()
         typed = self.type_per_edge is not None
@@ -202,6 +213,11 @@ class FusedCSCSamplingGraph:
         )
         if total < 0:
             raise ValueError(f"csc_indptr is damaged at node {columns[-total - 1]}: {self}")
+        if total > MAX_PICKS:
+            raise OverflowError(
+                f"one hop from {len(columns)} nodes would pick {total} edges, above {MAX_PICKS}; "
+                "use a smaller batch_size or smaller fanouts"
+            )
         positions, neighbors = np.empty(total, np.int64), np.empty(total, indices.dtype)
         ordered = typed and len(fanouts) == 1
         cpu.pick_neighbors(
@@ -216,9 +232,15 @@ class FusedCSCSamplingGraph:
             )
         if ordered and self.num_edge_types > 1:
             by_column, picked = picked, np.empty(len(columns) * self.num_edge_types + 1, np.int64)
-            cpu.accumulate_typed_counts(
+            bad = cpu.accumulate_typed_counts(
                 edge_types, positions, by_column, self.num_edge_types, picked
             )
+            if bad >= 0:
+                raise ValueError(
+                    f"type_per_edge[{bad}] is {edge_types[bad]}; expected types below "
+                    f"{self.num_edge_types} that ascend within a column: the graph is damaged: "
+                    f"{self}"
+                )
         return Hop(picked, self.num_edge_types if typed else 1, neighbors, positions)
 
     # -----------------------------------------------------------------------------------------
@@ -239,10 +261,27 @@ class FusedCSCSamplingGraph:
 
         return load_graph(path, in_memory=in_memory)
 
+    @property
+    def path(self) -> Path | None:
+        """Folder whose files are mapped as this graph; None if it has other arrays as well."""
+        now = self._tensors()
+        same = now.keys() == self._loaded.keys() and all(
+            now[name] is tensor for name, tensor in self._loaded.items()
+        )
+        return self._path if same else None
+
+    def _tensors(self) -> dict[tuple[str, str], torch.Tensor | None]:
+        arrays = ("csc_indptr", "indices", "node_type_offset", "type_per_edge")
+        return {
+            **{("graph", name): getattr(self, name) for name in arrays},
+            **{("node", name): value for name, value in (self.node_attributes or {}).items()},
+            **{("edge", name): value for name, value in (self.edge_attributes or {}).items()},
+        }
+
     def __reduce__(self) -> tuple[Any, ...]:
         # A mapped graph travels as its path, so that ranks share the file's pages.
-        if self._path is not None:
-            return FusedCSCSamplingGraph.load, (self._path,)
+        if self.path is not None:
+            return FusedCSCSamplingGraph.load, (self.path,)
         state = (
             self.csc_indptr,
             self.indices,
@@ -259,7 +298,7 @@ class FusedCSCSamplingGraph:
         kind = ""
         if self.node_type_to_id is not None:
             kind = f", node_types={list(self.node_type_to_id)}, edge_types={self.num_edge_types}"
-        where = f", path={str(self._path)!r}" if self._path else ""
+        where = f", path={str(self.path)!r}" if self.path else ""
         return (
             f"FusedCSCSamplingGraph(num_nodes={self.total_num_nodes}, "
             f"num_edges={self.total_num_edges}{kind}{where})"
@@ -339,7 +378,7 @@ def fused_csc_sampling_graph(
     bad = int(cpu.first_out_of_range(indices.numpy(), 0, num_nodes))
     if bad >= 0:
         raise ValueError(
-            f"indices[{bad}] is {int(indices[bad])}; expected a node in [0, {num_nodes})"
+            f"indices[{bad}] is {indices.numpy()[bad]}; expected a node in [0, {num_nodes})"
         )
     indices = indices.to(torch.int32 if num_nodes < 2**31 else torch.int64)
     typed = [node_type_offset, type_per_edge, node_type_to_id, edge_type_to_id]
@@ -369,9 +408,12 @@ def fused_csc_sampling_graph(
         if edge >= 0:
             raise ValueError(
                 f"edge {edge} ({int(indices[edge])} -> {column}) has type "
-                f"{int(type_per_edge[edge])}: expected types that ascend within a column and whose "
-                f"source and destination types hold the edge's ends; types are {edge_type_to_id}"
+                f"{type_per_edge.numpy()[edge]}: expected types that ascend within a column and "
+                "whose source and destination types hold the edge's ends; types are "
+                f"{edge_type_to_id}"
             )
+        if type_per_edge.dtype in (torch.uint16, torch.uint32, torch.uint64):
+            type_per_edge = type_per_edge.to(torch.int64)
     for name, value in (node_attributes or {}).items():
         check_rows(value, num_nodes, f"node attribute {name!r}")
     for name, value in (edge_attributes or {}).items():

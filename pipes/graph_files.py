@@ -25,14 +25,16 @@ from hopline.pipes.npy import read_npy, write_npy
 __all__ = ["GRAPH_FORMAT", "attribute_file", "load_graph", "save_graph", "write_graph_yaml"]
 
 GRAPH_FORMAT = 1
-KEYS = {
-    "format_version",
-    "node_type_offset",
-    "node_type_to_id",
-    "edge_type_to_id",
-    "node_attributes",
-    "edge_attributes",
+KEYS: dict[str, type] = {
+    "format_version": int,
+    "node_type_offset": list,
+    "node_type_to_id": dict,
+    "edge_type_to_id": dict,
+    "node_attributes": dict,
+    "edge_attributes": dict,
 }
+TYPE_KEYS = {"node_type_offset", "node_type_to_id", "edge_type_to_id"}
+INTEGERS = {torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64}
 
 
 def attribute_file(domain: str, name: str) -> str:
@@ -144,16 +146,22 @@ def load_graph(path: str | os.PathLike[str], *, in_memory: bool = False) -> Fuse
         )
     offset = types = None
     if "node_type_to_id" in document:
-        offset = torch.tensor(document.get("node_type_offset"), dtype=torch.int64)
-        check_types(
-            offset, document["node_type_to_id"], document.get("edge_type_to_id", {}),
-            len(indptr) - 1,
-        )  # fmt: skip
+        offset = torch.tensor(document["node_type_offset"], dtype=torch.int64)
+        try:
+            check_types(
+                offset, document["node_type_to_id"], document["edge_type_to_id"], len(indptr) - 1
+            )
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"{folder / 'graph.yaml'}: {error}") from error
         types = read("type_per_edge.npy")
-        check_rows(types, len(indices), str(folder / "type_per_edge.npy"))
+        if types.dtype not in INTEGERS or types.shape != indices.shape:
+            raise ValueError(
+                f"{folder / 'type_per_edge.npy'}: {types.dtype} of shape {tuple(types.shape)}; "
+                f"expected integers of shape {tuple(indices.shape)}, one for each edge"
+            )
     attributes: dict[str, dict[str, torch.Tensor]] = {"node": {}, "edge": {}}
     for domain, rows in (("node", len(indptr) - 1), ("edge", len(indices))):
-        for name, dtype in (document.get(f"{domain}_attributes") or {}).items():
+        for name, dtype in document.get(f"{domain}_attributes", {}).items():
             file = attribute_file(domain, name)
             attributes[domain][name] = read(file, dtype)
             check_rows(attributes[domain][name], rows, str(folder / file))
@@ -167,10 +175,25 @@ def load_graph(path: str | os.PathLike[str], *, in_memory: bool = False) -> Fuse
 def _read_yaml(path: Path) -> dict[str, Any]:
     if not path.is_file():
         raise FileNotFoundError(f"{path}: no such file; expected a folder that graph.save() wrote")
-    document = yaml.safe_load(path.read_text(encoding="utf-8"))
+    try:
+        document = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path}: not YAML: {error}") from error
     if not isinstance(document, dict) or document.get("format_version") != GRAPH_FORMAT:
         found = document.get("format_version") if isinstance(document, dict) else document
         raise ValueError(f"{path}: format_version is {found!r}; this version reads {GRAPH_FORMAT}")
-    if unknown := set(document) - KEYS:
-        raise ValueError(f"{path}: unknown keys {sorted(unknown)}; expected {sorted(KEYS)}")
+    if unknown := set(document) - set(KEYS):
+        raise ValueError(f"{path}: unknown keys {sorted(unknown, key=str)}; expected {list(KEYS)}")
+    if 0 < len(TYPE_KEYS & set(document)) < len(TYPE_KEYS):
+        raise ValueError(f"{path}: expected all or none of the keys {sorted(TYPE_KEYS)}")
+    for key, kind in KEYS.items():
+        if not isinstance(document.get(key, kind()), kind):
+            raise ValueError(f"{path}: {key} is {document[key]!r}; expected a {kind.__name__}")
+    for i in document.get("node_type_offset", []):
+        if type(i) is not int or not 0 <= i < 1 << 63:
+            raise ValueError(f"{path}: node_type_offset has {i!r}; expected ints of 0 or more")
+    for key in ("node_attributes", "edge_attributes"):
+        for name, dtype in document.get(key, {}).items():
+            if not isinstance(name, str) or not isinstance(dtype, str):
+                raise ValueError(f"{path}: {key} has {name!r}: {dtype!r}; expected two strings")
     return document

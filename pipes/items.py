@@ -49,6 +49,20 @@ def _check_index(index: torch.Tensor, length: int) -> torch.Tensor:
     return index
 
 
+def _unwrap(index: Any) -> Any:
+    """A 0-d tensor as an int; anything else as it is."""
+    if not isinstance(index, torch.Tensor) or index.dim():
+        return index
+    if index.dtype not in INTEGER_DTYPES:
+        raise TypeError(f"item index has dtype {index.dtype}; expected integers")
+    return int(index)
+
+
+def _positions(part: slice, length: int) -> torch.Tensor:
+    """int64 positions that a slice of so many items takes; `torch.arange` refuses empty slices."""
+    return torch.from_numpy(np.arange(*part.indices(length), dtype=np.int64))
+
+
 def _wrap(i: int, length: int) -> int:
     """Position of item i; IndexError as a sequence gives, which also ends iteration."""
     if not -length <= i < length:
@@ -142,11 +156,9 @@ class ItemSet:
             raise TypeError(
                 f"item index is a {type(index).__name__}; expected int, slice or torch.Tensor"
             )
+        index = _unwrap(index)
         if isinstance(index, torch.Tensor):
-            if index.dim() == 0:
-                index = int(index)
-            else:
-                index = _check_index(index, self._len)
+            index = _check_index(index, self._len)
         if isinstance(index, int | np.integer):
             index = _wrap(int(index), self._len)
         if self._count is not None:
@@ -156,7 +168,7 @@ class ItemSet:
 
     def _numbers(self, index: int | slice | torch.Tensor) -> torch.Tensor:
         if isinstance(index, slice):
-            return torch.arange(*index.indices(self._len), dtype=self._dtype)
+            return _positions(index, self._len).to(self._dtype)
         if isinstance(index, int):
             return torch.tensor(index, dtype=self._dtype)
         return index.to(self._dtype)
@@ -166,7 +178,7 @@ class ItemSet:
         if isinstance(index, torch.Tensor) and not isinstance(column, torch.Tensor):
             return [column[i] for i in index.tolist()]
         if isinstance(column, torch.Tensor) and isinstance(index, slice) and (index.step or 1) < 0:
-            return column[torch.arange(*index.indices(len(column)))]
+            return column[_positions(index, len(column))]
         return column[index]
 
     def __iter__(self) -> Iterator[Any]:
@@ -228,7 +240,7 @@ class HeteroItemSet:
     def __len__(self) -> int:
         return int(self._offsets[-1])
 
-    def __getitem__(self, index: int | slice | torch.Tensor) -> dict[str, Any]:
+    def __getitem__(self, index: int | slice | torch.Tensor | Sequence[int]) -> dict[str, Any]:
         """`{type: item}` for an int, else `{type: columns}` with the types met, in their order.
 
         Raises:
@@ -237,19 +249,21 @@ class HeteroItemSet:
         """
         if isinstance(index, bool):
             raise TypeError("item index is a bool; expected int, slice or torch.Tensor")
-        if isinstance(index, torch.Tensor) and index.dim() == 0:
-            index = int(index)
+        index = _unwrap(index)
         if isinstance(index, int | np.integer):
             i = _wrap(int(index), len(self))
             k = int(np.searchsorted(self._offsets, i, side="right")) - 1
             return {self._keys[k]: self._itemsets[self._keys[k]][i - int(self._offsets[k])]}
         if isinstance(index, slice):
-            index = torch.arange(*index.indices(len(self)))
+            index = _positions(index, len(self))
         elif isinstance(index, torch.Tensor):
             index = _check_index(index, len(self))
+        elif isinstance(index, Sequence) and all(type(i) is int for i in index):
+            index = _check_index(torch.tensor(index, dtype=torch.int64), len(self))
         else:
             raise TypeError(
-                f"item index is a {type(index).__name__}; expected int, slice or torch.Tensor"
+                f"item index is a {type(index).__name__}; expected int, slice, sequence of ints or "
+                "torch.Tensor"
             )
         numbers = index.numpy()
         kinds = np.searchsorted(self._offsets, numbers, side="right") - 1

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import copy
+import inspect
 from collections.abc import Iterable, Iterator
-from typing import Any, ClassVar
+from itertools import islice
+from typing import Any, ClassVar, NoReturn
 
-from torchdata.nodes import BaseNode
+from torchdata.nodes import BaseNode, Loader
 
 from hopline.pipes.minibatch import MiniBatch
 from hopline.pipes.stage import Chain, Source
 
-__all__ = ["IterableSource"]
+__all__ = ["IterableSource", "Walk"]
 
 
 class IterableSource(Source):
@@ -21,19 +24,24 @@ class IterableSource(Source):
     `load_state_dict` is put back in the state it was in after the last mini-batch that was
     delivered; another iterable is started again and read past what was delivered.
 
+    A node, and an iterable that keeps a state, hold one place: they serve one loop at a time.
+
     Args:
         iterable: a list, a torchdata node, a torch DataLoader, or any other iterable of
             `MiniBatch`; iterated anew each epoch. An iterator, such as a generator, has one epoch.
         seed: seed of the keys of mini-batches that carry none.
 
     Raises:
-        TypeError: not an iterable.
+        TypeError: not an iterable, or the seed is no int.
+        ValueError: the seed is negative.
     """
 
     computed: ClassVar[bool] = False
 
     def __init__(self, iterable: Iterable[MiniBatch], seed: int = 0) -> None:
         super().__init__()
+        if isinstance(iterable, Loader):
+            iterable = iterable.root  # a node tells its place exactly, also at an epoch's end
         if isinstance(iterable, MiniBatch | str | bytes | dict) or not hasattr(
             iterable, "__iter__"
         ):
@@ -42,48 +50,34 @@ class IterableSource(Source):
             )
         if isinstance(iterable, Chain):
             raise TypeError("source is a chain already; append stages to it")
+        if isinstance(seed, bool) or not isinstance(seed, int):
+            raise TypeError(f"seed is {seed!r}; expected an int")
+        if seed < 0:
+            raise ValueError(f"seed is {seed}; expected 0 or more")
         self.iterable: Any = iterable
         self.seed = seed
+        self._walks = 0  # walks begun: the latest one may read
+        self._spent = False  # an iterator that has been read from
 
-    def walk(self, epoch: int, state: Any = None, skip: int = 0) -> Iterator[tuple[Any, Any]]:
-        """Yields (raw mini-batch, state after it).
-
-        Args:
-            epoch: epoch to walk.
-            state: state of the iterable to start from.
-            skip: mini-batches to read past when the iterable keeps no state.
+    def walk(self, epoch: int, batch: int = 0, state: Any = None, *, live: bool = False) -> Walk:
+        """Begins to read an epoch; see `Source.walk`.
 
         Raises:
             RuntimeError: the iterable is an iterator and its only epoch is over.
         """
-        source = self.iterable
-        if isinstance(source, BaseNode):
-            source.reset(state)
-            return self._walk_node(source)
-        if epoch > 0 and state is None and iter(source) is source:
+        if self.one_shot and (self._spent or epoch > 0):
             raise RuntimeError(
-                f"the source is a {type(source).__name__}, an iterator, and its only epoch is "
-                "over; pass a list, or an object whose __iter__ starts again"
+                f"the source is a {type(self.iterable).__name__}, an iterator, and its only epoch "
+                "has been read from; pass a list, or an object whose __iter__ starts again"
             )
-        stateful = hasattr(source, "state_dict") and hasattr(source, "load_state_dict")
-        if stateful and state is not None:
-            source.load_state_dict(state)
-        return self._walk_iterable(source, stateful, 0 if stateful and state is not None else skip)
+        self._walks += 1
+        return Walk(self, epoch, batch, state, live)
 
-    @staticmethod
-    def _walk_node(node: Any) -> Iterator[tuple[Any, Any]]:
-        while True:
-            try:
-                item = next(node)
-            except StopIteration:
-                return
-            yield item, node.state_dict()
-
-    @staticmethod
-    def _walk_iterable(source: Any, stateful: bool, skip: int) -> Iterator[tuple[Any, Any]]:
-        for position, item in enumerate(source):
-            if position >= skip:
-                yield item, source.state_dict() if stateful else None
+    @property
+    def one_shot(self) -> bool:
+        """Whether the iterable is an iterator that cannot be started again, e.g. a generator."""
+        kind = type(self.iterable)
+        return hasattr(kind, "__next__") and not inspect.isfunction(kind.__iter__)
 
     def settings(self) -> dict[str, Any]:
         """The kind of the iterable."""
@@ -99,3 +93,105 @@ class IterableSource(Source):
 
     def __repr__(self) -> str:
         return f"IterableSource({type(self.iterable).__name__})"
+
+
+class Walk(Iterator[Any]):
+    """One reading of an iterable, for one epoch.
+
+    Args:
+        source: what is read.
+        epoch: the epoch.
+        batch: mini-batches of it that were delivered before.
+        state: what `after` was then.
+        live: the iterable itself has read the epoch before, so it is started again, not put back.
+
+    Attributes:
+        after: state of the iterable from which reading goes on behind the last item; None if it
+            keeps none. With batch 0, the state at the end of the epoch before.
+    """
+
+    def __init__(
+        self, source: IterableSource, epoch: int, batch: int, state: Any, live: bool
+    ) -> None:
+        self._source = source
+        self._number = source._walks
+        self._iterable = iterable = source.iterable
+        self._is_node = isinstance(iterable, BaseNode)
+        self._stateful = self._is_node or (
+            hasattr(iterable, "state_dict") and hasattr(iterable, "load_state_dict")
+        )
+        self.after = state if self._stateful else None
+        # Whether what is read first may be the end of the epoch before.
+        self._fresh = batch == 0 and epoch > 0 and not (self._is_node and live)
+        self._over = False
+        if self._stateful and state is not None and not live:
+            # Behind the last item some iterables would go on with the next epoch.
+            self._over = not self._is_node and batch > 0 and batch == _length(iterable)
+            self._items = self._start(copy.deepcopy(state), read=not self._over)
+        else:
+            self._items = islice(self._start(None), batch, None)
+            if self._is_node:
+                self.after = self._save()
+
+    def _start(self, state: Any, read: bool = True) -> Iterator[Any]:
+        if self._is_node:
+            self._iterable.reset(state)
+            return _node_items(self._iterable)
+        if state is not None:
+            self._iterable.load_state_dict(state)
+        return iter(self._iterable) if read else iter(())
+
+    def _save(self) -> Any:
+        # A copy: some give the object that they go on to change.
+        return copy.deepcopy(self._iterable.state_dict())
+
+    def __next__(self) -> Any:
+        source = self._source
+        if self._stateful and self._number != source._walks:
+            raise RuntimeError(
+                f"another loop has begun to read the source, a {type(self._iterable).__name__}; it "
+                "holds one place: give each loop a source of its own"
+            )
+        source._spent = True
+        fresh, self._fresh = self._fresh, False
+        try:
+            item = next(self._items)
+        except StopIteration:
+            if not fresh:
+                self._end()
+            # What was put back stood at the end of the epoch before.
+            self._items = self._start(None)
+            try:
+                item = next(self._items)
+            except StopIteration:
+                self._end(empty=True)
+        if self._stateful:
+            self.after = self._save()
+        return item
+
+    def _end(self, empty: bool = False) -> NoReturn:
+        if empty and hasattr(self._iterable, "__next__") and not self._is_node:
+            raise RuntimeError(
+                f"the source, a {type(self._iterable).__name__}, gave nothing in a later epoch; "
+                "expected an object whose __iter__ starts again"
+            )
+        if self._stateful and not self._over:
+            self.after = self._save()
+        raise StopIteration
+
+
+def _node_items(node: Any) -> Iterator[Any]:
+    # Not iter(node): a node is its own iterator, and a chain would start another epoch.
+    while True:
+        try:
+            item = next(node)
+        except StopIteration:
+            return
+        yield item
+
+
+def _length(iterable: Any) -> int | None:
+    try:
+        return len(iterable)
+    except TypeError:
+        return None

@@ -5,15 +5,20 @@ from __future__ import annotations
 import weakref
 from collections import deque
 from collections.abc import Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from types import TracebackType
 from typing import Any
 
-from hopline.pipes.cursor import Cursor, make_state
+from hopline.pipes.cursor import Cursor, check_state, make_state
 from hopline.pipes.minibatch import MiniBatch
 from hopline.pipes.stage import Chain
 
 __all__ = ["DataLoader"]
+
+LEFT = (
+    "this loop over the loader has ended: close() or load_state_dict() was called, or another loop "
+    "was started, and a loader reads one epoch at a time"
+)
 
 
 class DataLoader:
@@ -72,6 +77,8 @@ class DataLoader:
         self._place = _Place()
         # The epoch being read. Weak, so that a loop that is left lets go of its threads.
         self._epoch: weakref.ref[_Epoch] | None = None
+        # Its threads; also when the loop is gone, since a thread first ends the task it is in.
+        self._pool: ThreadPoolExecutor | None = None
 
     @property
     def epoch(self) -> int:
@@ -87,14 +94,17 @@ class DataLoader:
         return len(self.chain)
 
     def __iter__(self) -> Iterator[MiniBatch]:
-        self._leave()
+        self.close()
         place = self._place
-        if place.begun and not place.resumed:
-            place = _Place(place.epoch + 1)
+        if place.begun:
+            # A loop that was left: the next epoch, from the source's own start.
+            place = _Place(place.epoch + 1, seed=place.seed)
         # A new object for each epoch: one that was left can no longer move the loader's place.
-        self._place = place = _Place(place.epoch, place.batch, place.seed, place.after, begun=True)
+        place = _Place(
+            place.epoch, place.batch, place.seed, place.after, begun=True, loaded=place.loaded
+        )
         epoch = _Epoch(self.chain, place, self.num_workers, self.prefetch_factor)
-        self._epoch = weakref.ref(epoch)
+        self._place, self._epoch, self._pool = place, weakref.ref(epoch), epoch.pool
         return epoch
 
     def state_dict(self) -> dict[str, Any]:
@@ -117,20 +127,23 @@ class DataLoader:
             TypeError: not a state.
             ValueError: the state is of another pipeline; the message names both values.
         """
-        cursor = Cursor.from_state(self.chain, state)
+        check_state(*self.chain.parts(), state)
         self._leave()
         self._place = _Place(
-            cursor.epoch, cursor.batch, state["seed"], state["source"], resumed=True
+            state["epoch"], state["batch"], state["seed"], state["source"], loaded=True
         )
 
     def close(self) -> None:
         """Ends the loop under way and waits for its threads; the loader can be used again."""
-        self._leave(wait=True)
+        self._leave()
+        if self._pool is not None:
+            self._pool.shutdown(wait=True)
+            self._pool = None
 
-    def _leave(self, wait: bool = False) -> None:
+    def _leave(self) -> None:
         epoch = self._epoch() if self._epoch is not None else None
         if epoch is not None:
-            epoch.close(wait=wait)
+            epoch.close()
         self._epoch = None
 
     def __enter__(self) -> DataLoader:
@@ -151,7 +164,7 @@ class DataLoader:
 class _Place:
     """The next mini-batch to deliver."""
 
-    __slots__ = ("after", "batch", "begun", "epoch", "resumed", "seed")
+    __slots__ = ("after", "batch", "begun", "epoch", "loaded", "seed")
 
     def __init__(
         self,
@@ -161,14 +174,14 @@ class _Place:
         after: Any = None,
         *,
         begun: bool = False,
-        resumed: bool = False,
+        loaded: bool = False,
     ) -> None:
         self.epoch = epoch
         self.batch = batch
         self.seed = seed
         self.after = after
         self.begun = begun  # a loop has started to read this epoch
-        self.resumed = resumed  # the place was loaded: the next loop starts here
+        self.loaded = loaded  # a walked source is to be put back to this place
 
 
 class _Epoch(Iterator[MiniBatch]):
@@ -185,26 +198,25 @@ class _Epoch(Iterator[MiniBatch]):
             batch=place.batch,
             seed=place.seed,
             source_state=place.after,
+            live=not place.loaded,
         )
+        place.after, place.loaded = self._cursor.after, False
         self._limit = num_workers * prefetch_factor
         self._pending: deque[tuple[Future[MiniBatch], Any]] = deque()
         self._more = True
         self._closed = False
         self._done = False  # ended by itself or by an error that was told
-        self._pool: ThreadPoolExecutor | None = None
+        self.pool: ThreadPoolExecutor | None = None
         if num_workers:
-            self._pool = ThreadPoolExecutor(num_workers, thread_name_prefix="hopline-loader")
+            self.pool = ThreadPoolExecutor(num_workers, thread_name_prefix="hopline-loader")
 
     def __next__(self) -> MiniBatch:
         if self._closed:
             if self._done:
                 raise StopIteration
-            raise RuntimeError(
-                "this loop over the loader has ended: close() or load_state_dict() was called, or "
-                "another loop was started, and a loader reads one epoch at a time"
-            )
+            raise RuntimeError(LEFT)
         try:
-            minibatch, after = self._inline() if self._pool is None else self._from_pool(self._pool)
+            minibatch, after = self._inline() if self.pool is None else self._from_pool(self.pool)
         except BaseException:
             # Also at the end of the epoch, and on Ctrl-C while waiting.
             self._done = True
@@ -216,7 +228,8 @@ class _Epoch(Iterator[MiniBatch]):
 
     def _end(self) -> StopIteration:
         place = self._place
-        place.epoch, place.batch, place.after, place.begun = place.epoch + 1, 0, None, False
+        place.epoch, place.batch, place.begun = place.epoch + 1, 0, False
+        place.after = self._cursor.end
         return StopIteration()
 
     def _inline(self) -> tuple[MiniBatch, Any]:
@@ -232,6 +245,10 @@ class _Epoch(Iterator[MiniBatch]):
         future, after = self._pending.popleft()
         try:
             return future.result(), after
+        except CancelledError:
+            if future.cancelled():
+                raise RuntimeError(LEFT) from None
+            raise
         finally:
             # Not to be kept alive by the traceback of its own exception.
             del future
@@ -241,7 +258,9 @@ class _Epoch(Iterator[MiniBatch]):
         while self._more and len(self._pending) < self._limit:
             try:
                 task = self._cursor.next_task()
-            except Exception as error:
+            except KeyboardInterrupt:
+                raise
+            except BaseException as error:
                 # The source failed: told at its place, after the mini-batches before it.
                 failed: Future[MiniBatch] = Future()
                 failed.set_exception(error)
@@ -252,12 +271,12 @@ class _Epoch(Iterator[MiniBatch]):
             else:
                 self._pending.append((pool.submit(task), task.after))
 
-    def close(self, wait: bool = False) -> None:
+    def close(self) -> None:
         """Ends the loop: waiting tasks are dropped, threads stop after the task they are in."""
         self._closed = True
         self._pending.clear()
-        if self._pool is not None:
-            self._pool.shutdown(wait=wait, cancel_futures=True)
+        if self.pool is not None:
+            self.pool.shutdown(wait=False, cancel_futures=True)
 
     def __del__(self) -> None:
         if not getattr(self, "_closed", True):

@@ -32,7 +32,8 @@ class MiniBatch:
             follow that hop's `original_edge_ids`.
         compacted_seeds: seeds of two dimensions as positions in the last layer's output.
         key: (seed, epoch, index) from which every random draw in it follows.
-        extra: any further named column of the item set, also readable as an attribute.
+        extra: any further named column of the item set, or attribute that a stage sets; also read
+            and written as an attribute of the mini-batch.
     """
 
     seeds: Value | None = None
@@ -67,6 +68,12 @@ class MiniBatch:
         raise AttributeError(
             f"MiniBatch has no attribute {name!r}; further columns here: {sorted(extra)}"
         )
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in type(self).__dataclass_fields__ or hasattr(type(self), name):
+            object.__setattr__(self, name, value)
+        else:
+            self.extra[name] = value  # where `to` and repr find it
 
     @property
     def blocks(self) -> list[Any] | None:

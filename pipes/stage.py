@@ -7,7 +7,11 @@ the next: free of state, safe on any thread. All iteration state is in a `Cursor
 
 from __future__ import annotations
 
+import functools
+import keyword
+import sys
 from collections.abc import Callable, Iterator, Sequence
+from types import FunctionType, GeneratorType
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import torch
@@ -87,11 +91,12 @@ class Chain(BaseNode[MiniBatch]):
         from hopline.pipes.cursor import Cursor
 
         super().reset(initial_state)
-        if initial_state is None:
-            self._cursor = Cursor(self, epoch=self._next_epoch)
-        else:
+        if initial_state is not None:
             self._cursor = Cursor.from_state(self, initial_state)
-        self._next_epoch = self._cursor.epoch + 1
+        elif self._cursor is None:
+            self._cursor = Cursor(self)
+        else:
+            self._cursor = self._cursor.next_epoch()
 
     def next(self) -> MiniBatch:
         """The next mini-batch of the epoch that `reset` started."""
@@ -107,6 +112,12 @@ class Chain(BaseNode[MiniBatch]):
         return self._cursor.state()
 
     def __getstate__(self) -> dict[str, Any]:
+        for name, value in self.__dict__.items():
+            if what := _cannot_travel(value):
+                raise TypeError(
+                    f"{type(self).__name__} cannot be pickled, e.g. for another process: its "
+                    f"{name} is {what}"
+                )
         return {**self.__dict__, "_cursor": None, "_BaseNode__initialized": False}
 
     # -----------------------------------------------------------------------------------------
@@ -176,6 +187,25 @@ class Chain(BaseNode[MiniBatch]):
         return _Registered(self, stage)
 
 
+def _cannot_travel(value: Any) -> str | None:
+    """What keeps a setting of a stage from being pickled, where the pickler's words are unclear."""
+    while isinstance(value, functools.partial):
+        value = value.func
+    if isinstance(value, GeneratorType):
+        return "a generator; pass a list, or an object whose __iter__ starts again"
+    if not isinstance(value, FunctionType):
+        return None
+    found: Any = sys.modules.get(value.__module__)
+    for part in value.__qualname__.split("."):
+        found = getattr(found, part, None)
+    if found is value:
+        return None
+    return (
+        f"{value.__qualname__}, which cannot be imported by its name; use a function defined at "
+        "the top level of a module"
+    )
+
+
 class _Registered:
     """A registered stage bound to the chain that it is to follow."""
 
@@ -191,8 +221,14 @@ class Source(Chain):
     """The head of a chain. A source is computed (`batch`) or walked (`walk`).
 
     A computed source gives any mini-batch of any epoch by itself; it has a length and a seed. A
-    walked one yields raw mini-batches one after another.
+    walked one gives raw mini-batches one after another; it has a seed.
+
+    Attributes:
+        computed: whether the source is computed.
+        seed: seed of the keys of mini-batches.
     """
+
+    seed: int
 
     computed: ClassVar[bool] = True
 
@@ -204,7 +240,21 @@ class Source(Chain):
             index: in [0, len(self)).
             seed: in place of the source's own.
         """
-        raise NotImplementedError(f"{type(self).__name__} is walked, not computed")
+        raise NotImplementedError(f"{type(self).__name__} has no batch(epoch, index, seed)")
+
+    def walk(self, epoch: int, batch: int = 0, state: Any = None, *, live: bool = False) -> Any:
+        """Begins to read an epoch of a walked source.
+
+        Args:
+            epoch: epoch to read.
+            batch: mini-batches of it that are not to be given again.
+            state: what `after` of the reading that ended here was.
+            live: the epoch before has been read from this very object: nothing is to be put back.
+
+        Returns:
+            An iterator with an attribute `after`: the state, of plain values, to go on from.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no walk(epoch, batch, state)")
 
 
 class Stage(Chain):
@@ -246,7 +296,7 @@ def register_stage(name: str) -> Callable[[StageType], StageType]:
         name: name of the method.
 
     Raises:
-        TypeError: what is decorated is no Stage class.
+        TypeError: the name is no string, or what is decorated is no Stage class.
         ValueError: the name is no identifier, or is taken.
 
     >>> @register_stage("keep_every_label")
@@ -256,7 +306,9 @@ def register_stage(name: str) -> Callable[[StageType], StageType]:
     >>> from hopline.pipes import ItemSampler, ItemSet
     >>> chain = ItemSampler(ItemSet(10, names="seeds"), batch_size=5).keep_every_label()
     """
-    if not name.isidentifier() or name.startswith("_"):
+    if not isinstance(name, str):
+        raise TypeError(f"stage name is {name!r}; use @register_stage('name')")
+    if not name.isidentifier() or name.startswith("_") or keyword.iskeyword(name):
         raise ValueError(f"stage name {name!r} is not a public Python identifier")
 
     def register(stage: StageType) -> StageType:

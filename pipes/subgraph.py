@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from hopline.pipes.etypes import etype_str_to_tuple
-from hopline.pipes.move import move
+from hopline.pipes.move import move_fields
 
 __all__ = ["Block", "CSCFormatBase", "SampledSubgraph"]
 
@@ -29,7 +29,7 @@ class CSCFormatBase:
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> CSCFormatBase:
         """The same edges on a device, or in "pinned" memory."""
-        moved: CSCFormatBase = move(self, device, non_blocking)
+        moved: CSCFormatBase = move_fields(self, device, non_blocking)
         return moved
 
     def __repr__(self) -> str:
@@ -59,7 +59,7 @@ class SampledSubgraph:
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> SampledSubgraph:
         """The same subgraph on a device, or in "pinned" memory."""
-        moved: SampledSubgraph = move(self, device, non_blocking)
+        moved: SampledSubgraph = move_fields(self, device, non_blocking)
         return moved
 
     def block(self) -> Block | dict[str, Block]:
@@ -135,7 +135,7 @@ class Block:
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> Block:
         """The same block on a device, or in "pinned" memory."""
-        moved: Block = move(self, device, non_blocking)
+        moved: Block = move_fields(self, device, non_blocking)
         return moved
 
     def __repr__(self) -> str:

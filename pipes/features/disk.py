@@ -52,6 +52,24 @@ class DiskBasedFeature(TorchBasedFeature):
         """All rows, as a feature in memory."""
         return TorchBasedFeature(self._tensor.clone(), self._metadata)
 
+    def to(self, device: torch.device | str) -> TorchBasedFeature:
+        """The rows on a device, or in "pinned" memory, as a feature in memory; this on the CPU."""
+        if device != "pinned" and torch.device(device).type == "cpu":
+            return self
+        return TorchBasedFeature(self._tensor, self._metadata).to(device)
+
+    def pin_memory_(self) -> TorchBasedFeature:
+        """Refused: the rows are in a file.
+
+        Raises:
+            TypeError: always.
+        """
+        raise TypeError(f"{self._path} is not in memory; use feature.to('pinned')")
+
+    def is_pinned(self) -> bool:
+        """False: the rows are in a file."""
+        return False
+
     def __reduce__(self) -> tuple[Any, ...]:
         # Travels as its path: the other process maps the same pages.
         return DiskBasedFeature, (self._path, self._metadata)

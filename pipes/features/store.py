@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -10,6 +11,7 @@ import torch
 from hopline.pipes.features.disk import DiskBasedFeature
 from hopline.pipes.features.feature import Feature, FeatureKey, FeatureStore
 from hopline.pipes.features.tensor import TorchBasedFeature
+from hopline.pipes.npy import read_npy
 
 __all__ = ["BasicFeatureStore", "TorchBasedFeatureStore"]
 
@@ -131,6 +133,27 @@ def _open(spec: Any, extra: dict[str, Any]) -> Feature:
                 f"{spec.path}: format torch is read into memory; set in_memory: true, or save it "
                 "as .npy"
             )
-        return TorchBasedFeature(torch.load(spec.path, weights_only=True), extra)
-    feature = DiskBasedFeature(spec.path, extra)
-    return feature.read_into_memory() if spec.in_memory else feature
+        tensor = _load_torch(spec.path)
+    elif spec.in_memory:
+        raw = extra.get("dtype")
+        tensor = read_npy(spec.path, in_memory=True, dtype=raw if raw == "bfloat16" else None)
+    else:
+        return DiskBasedFeature(spec.path, extra)
+    if tensor.dim() < 2:
+        raise ValueError(
+            f"{spec.path}: has shape {tuple(tensor.shape)}; expected two dimensions or more"
+        )
+    return TorchBasedFeature(tensor, extra)
+
+
+def _load_torch(path: Any) -> torch.Tensor:
+    """The tensor of a tensor file, read without running what is in it."""
+    if not Path(path).is_file():
+        raise FileNotFoundError(f"{path}: no such file; expected a tensor written by torch.save")
+    try:
+        tensor = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:
+        raise ValueError(f"{path}: holds no tensor that can be read safely: {error}") from error
+    if not isinstance(tensor, torch.Tensor):
+        raise ValueError(f"{path}: holds a {type(tensor).__name__}; expected a torch.Tensor")
+    return tensor

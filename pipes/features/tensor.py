@@ -10,6 +10,7 @@ import torch
 from hopline.pipes.checks import check_ids
 from hopline.pipes.features.feature import Feature
 from hopline.pipes.features.rows import gather
+from hopline.pipes.move import move
 
 __all__ = ["TorchBasedFeature"]
 
@@ -73,26 +74,35 @@ class TorchBasedFeature(Feature):
                 f"value has rows of shape {tuple(value.shape[1:])}; the feature has "
                 f"{tuple(self.size())}"
             )
+        if not torch.can_cast(value.dtype, self._tensor.dtype):
+            raise ValueError(
+                f"value has dtype {value.dtype}, which {self._tensor.dtype}, the feature's, cannot "
+                "hold; convert it first"
+            )
         if ids is None:
             if len(value) != self.count():
                 raise ValueError(f"value has {len(value)} rows; the feature has {self.count()}")
             device, dtype = self._tensor.device, self._tensor.dtype
             self._tensor = value.detach().to(device, dtype, copy=True).contiguous()
             return
+        ids = self._checked(ids)
         if len(ids) != len(value):
             raise ValueError(f"got {len(ids)} ids for {len(value)} rows; expected as many of each")
         device = self._tensor.device
-        self._tensor[self._checked(ids).long().to(device)] = value.to(device, self._tensor.dtype)
+        self._tensor[ids.long().to(device)] = value.detach().to(device, self._tensor.dtype)
 
     def metadata(self) -> dict[str, Any]:
         """What was given as metadata."""
         return dict(self._metadata)
 
     def to(self, device: torch.device | str) -> TorchBasedFeature:
-        """The same rows on a device, or in "pinned" memory, as a new feature."""
+        """The same rows on a device, or in "pinned" memory, as a new feature.
+
+        Raises:
+            RuntimeError: there is no such device, or torch finds no GPU to pin memory for.
+        """
         other = copy.copy(self)
-        pinned = device == "pinned"
-        other._tensor = self._tensor.pin_memory() if pinned else self._tensor.to(device)
+        other._tensor = move(self._tensor, device)
         return other
 
     def pin_memory_(self) -> TorchBasedFeature:
@@ -101,9 +111,7 @@ class TorchBasedFeature(Feature):
         Raises:
             RuntimeError: torch finds no GPU, so there is nothing to pin for.
         """
-        if not torch.cuda.is_available():
-            raise RuntimeError("pinning memory needs a GPU, and torch finds none here")
-        self._tensor = self._tensor.pin_memory()
+        self._tensor = move(self._tensor, "pinned")
         return self
 
     def is_pinned(self) -> bool:

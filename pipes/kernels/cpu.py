@@ -143,16 +143,17 @@ def shuffled_range(round_keys, total, start, out):
         out: int64[count]; start + count <= total.
     """
     for i in range(len(out)):
-        x = np.int64(start + i)
-        for r in range(len(round_keys)):
-            key = round_keys[r]
-            partner = _below(key, total) - x
-            if partner < 0:
-                partner += total
-            larger = max(x, partner)
-            if _fold(key, larger) & ONE:
-                x = partner
-        out[i] = x
+        out[i] = start + i
+    for r in range(len(round_keys)):
+        key = round_keys[r]
+        offset = _below(key, total)
+        # Without a branch, so that LLVM may take several entries at once.
+        for i in range(len(out)):
+            x = out[i]
+            partner = offset - x
+            partner += total if partner < 0 else 0
+            swap = _fold(key, max(x, partner)) & ONE
+            out[i] = partner if swap else x
 
 
 # ---------------------------------------------------------------------------------------------
@@ -421,13 +422,22 @@ def accumulate_typed_counts(edge_types, positions, picked, num_types, out):
         picked: int64[n + 1].
         num_types: number of edge types T.
         out: int64[n * T + 1], out.
+
+    Returns:
+        -1, or the position of the first edge whose type is unknown or out of order.
     """
     out[:] = 0
     for i in range(len(picked) - 1):
+        previous = np.int64(0)
         for e in range(picked[i], picked[i + 1]):
-            out[i * num_types + edge_types[positions[e]] + 1] += 1
+            t = np.int64(edge_types[positions[e]])
+            if t < previous or t >= num_types:
+                return positions[e]
+            previous = t
+            out[i * num_types + t + 1] += 1
     for s in range(1, len(out)):
         out[s] += out[s - 1]
+    return np.int64(-1)
 
 
 @njit(nogil=True, cache=True)
@@ -450,27 +460,37 @@ def typed_ranks(nodes, offsets, node_types, ranks):
 
 
 @njit(nogil=True, cache=True)
-def split_segments(segments, starts, local, ranks, positions, indptr, indices, edge_ids):
+def split_segments(
+    segments, starts, local, source_type, node_types, ranks, positions, indptr, indices, edge_ids
+):
     """Copies one edge type's segments out of a fused hop.
 
     Args:
         segments: int64[n * T + 1].
         starts: int64[c], the segments to copy.
         local: int32[picks], positions in the fused list.
+        source_type: node type that the edge type starts from.
+        node_types: int32[rows], from `typed_ranks`.
         ranks: int32[rows], from `typed_ranks`.
         positions: int64[picks].
         indptr: int64[c + 1], out.
         indices: int32[edges], out: positions in the list of the source type.
         edge_ids: int64[edges], out: positions in CSC order.
+
+    Returns:
+        -1, or the position of the first edge whose source is of another type.
     """
     at = np.int64(0)
     indptr[0] = 0
     for i in range(len(starts)):
         for e in range(segments[starts[i]], segments[starts[i] + 1]):
+            if node_types[local[e]] != source_type:
+                return positions[e]
             indices[at] = ranks[local[e]]
             edge_ids[at] = positions[e]
             at += 1
         indptr[i + 1] = at
+    return np.int64(-1)
 
 
 # ---------------------------------------------------------------------------------------------

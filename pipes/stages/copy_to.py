@@ -31,11 +31,15 @@ class CopyTo(Stage):
                 device = torch.device(device)
             except (RuntimeError, TypeError) as error:
                 raise ValueError(f"copy_to got {device!r}; expected a torch device") from error
-        needs_gpu = device == "pinned" or torch.device(device).type == "cuda"
-        if needs_gpu and not torch.cuda.is_available():
+        gpu = device if isinstance(device, torch.device) and device.type == "cuda" else None
+        if (gpu or device == "pinned") and not torch.cuda.is_available():
             raise ValueError(
                 f"copy_to got {str(device)!r}, but torch finds no GPU here; use copy_to('cpu'), or "
                 "a torch build and driver for your GPU"
+            )
+        if gpu and gpu.index is not None and gpu.index >= torch.cuda.device_count():
+            raise ValueError(
+                f"copy_to got {str(gpu)!r}, but torch finds {torch.cuda.device_count()} GPUs here"
             )
         self.device = device
         self.non_blocking = non_blocking

@@ -91,8 +91,10 @@ class FeatureFetcher(Stage):
                 )
             if kind is None:
                 features[name] = self.feature_store.read(domain, None, name, ids)
-            elif kind in ids:
-                features[kind, name] = self.feature_store.read(domain, kind, name, ids[kind])
+            else:
+                # A type that the mini-batch lacks has no rows.
+                mine = ids[kind] if kind in ids else torch.empty(0, dtype=torch.int64)
+                features[kind, name] = self.feature_store.read(domain, kind, name, mine)
         return features
 
     def settings(self) -> dict[str, Any]:
@@ -110,7 +112,8 @@ def _pairs(keys: Keys, what: str) -> list[tuple[str | None, str]]:
     groups = keys.items() if isinstance(keys, Mapping) else [(None, keys)]
     pairs: list[tuple[str | None, str]] = []
     for kind, names in groups:
-        if isinstance(names, str) or not all(isinstance(name, str) for name in names):
+        listed = isinstance(names, Sequence | set | frozenset) and not isinstance(names, str)
+        if not listed or not all(isinstance(name, str) for name in names):
             raise TypeError(f"{what} is {keys!r}; expected a list of names, or {{type: [names]}}")
         pairs.extend((kind, name) for name in names)
     return pairs
