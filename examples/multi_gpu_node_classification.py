@@ -1,17 +1,19 @@
-"""Trains GraphSAGE on several ranks: one a GPU, or gloo ranks on the CPU.
+"""Trains GraphSAGE on sampled neighbourhoods, on several GPUs or CPU ranks of one machine.
 
-    python examples/multi_gpu_node_classification.py --gpu 0,1 --mode pinned-cuda
-    python examples/multi_gpu_node_classification.py --num-ranks 2
+python examples/multi_gpu_node_classification.py --gpu 0,1
+python examples/multi_gpu_node_classification.py --num-ranks 2
 """
 
 from __future__ import annotations
 
+import sys
 import time
 
 import torch
 from options import (
     check,
     fail,
+    gpu_ids,
     load_dataset,
     make_metric,
     normalize_rows,
@@ -27,8 +29,16 @@ from hopline.models import SAGE, RankError, TrainingRun, evaluate, launch, train
 
 
 def create_dataloader(args, graph, features, itemset, device, shuffle):
-    # Ranks may have a mini-batch more or fewer than others: training runs under Join.
-    datapipe = hp.DistributedItemSampler(itemset, args.batch_size, shuffle=shuffle, seed=args.seed)
+    # Every rank reads its share of the items, each item once; some ranks may read a mini-batch more
+    # than others.
+    datapipe = hp.DistributedItemSampler(
+        itemset,
+        args.batch_size,
+        drop_last=False,
+        shuffle=shuffle,
+        drop_uneven_inputs=False,
+        seed=args.seed,
+    )
     datapipe = datapipe.sample_neighbor(graph, args.fanout)
     if args.mode == "cuda-cuda":
         # The features are on the GPU: the ids go there, and the rows stay there.
@@ -40,9 +50,8 @@ def create_dataloader(args, graph, features, itemset, device, shuffle):
     return hp.DataLoader(datapipe, num_workers=args.num_workers)
 
 
-def run(rank, world_size, device, args):
+def run_rank(rank, world_size, device, args):
     torch.manual_seed(args.seed)  # for the initial weights
-    # Each rank maps the same files: the graph is in memory once.
     dataset = load_dataset(args.dataset)
     graph, features, task = dataset.graph, dataset.feature, dataset.tasks[0]
     if args.mode == "pinned-cuda":
@@ -61,76 +70,81 @@ def run(rank, world_size, device, args):
     num_classes = task.metadata["num_classes"]
     in_size = features.size("node", None, "feat")[0]
     model = SAGE(in_size, args.hidden, num_classes, len(args.fanout), args.dropout).to(device)
-    model = DistributedDataParallel(model, device_ids=[device] if device.type == "cuda" else None)
+    model = DistributedDataParallel(model)
     optimizer = torch.optim.Adam(model.parameters(), lr=args.lr, weight_decay=args.weight_decay)
     metric = make_metric(args.metric, num_classes)
 
-    training = TrainingRun(
+    run = TrainingRun(
         model,
         optimizer,
         train_loader,
         directory=args.checkpoint,
         every=args.checkpoint_every,
-        settings={**settings(args), "world_size": world_size},
+        settings={**settings(args), "ranks": world_size},
     )
-    if args.resume and training.resume() and rank == 0:
-        batch = train_loader.state_dict()["batch"]
-        print(f"resumed at {batch} batches of epoch {training.epoch}", flush=True)
+    if args.resume:
+        try:
+            resumed = run.resume()
+        except ValueError as error:
+            fail(error) if rank == 0 else sys.exit(2)
+        if resumed and rank == 0:
+            batch = train_loader.state_dict()["batch"]
+            print(f"resumed epoch {run.epoch} after {batch} mini-batches")
 
-    while training.epoch < args.epochs:
+    while run.epoch < args.epochs:
         start = time.perf_counter()
+        # Under Join: a rank without mini-batches waits for the others.
         loss = train_epoch(
-            model, train_loader, optimizer, total=training.total, after_batch=training.after_batch
+            model, train_loader, optimizer, total=run.total, after_batch=run.after_batch
         )
         value = evaluate(model, valid_loader, metric, forward=probabilities)
         seconds = time.perf_counter() - start
         if rank == 0:
             print(
-                f"epoch {training.epoch:03d} | loss {loss:.4f} | "
-                f"validation {args.metric} {value:.4f} | {seconds:.1f} s",
+                f"epoch {run.epoch:03d} | loss {loss:.4f} | validation {args.metric} {value:.4f} "
+                f"| {seconds:.1f} s",
                 flush=True,
             )
-        training.end_epoch(value)
+        run.end_epoch(value)
 
-    training.load_best()
+    run.load_best()
     value = evaluate(model, test_loader, metric, forward=probabilities)
     if rank == 0:
         print(f"test {args.metric}: {value:.4f}", flush=True)
 
 
-def gpu_ids(text: str) -> list[int]:
-    """A type for argparse: "0,1"."""
-    return [number(int, 0)(part) for part in text.split(",")]
-
-
 def main():
-    options = parser(__doc__.splitlines()[0])
-    options.add_argument("--gpu", type=gpu_ids, help="ids of GPUs, one rank on each, e.g. 0,1")
-    options.add_argument("--num-ranks", type=number(int, 1), help="ranks on the CPU")
-    options.add_argument(
-        "--timeout", type=number(float, 1), default=60.0, help="seconds that ranks wait for others"
-    )
-    args = options.parse_args()
-    if args.gpu is not None and args.num_ranks is not None:
-        fail("--gpu and --num-ranks exclude each other: ranks are on GPUs or on the CPU")
-    if args.gpu is None:
-        args.mode = args.mode or "cpu-cpu"
-        if args.mode != "cpu-cpu":
-            fail(f"--mode {args.mode} needs --gpu, e.g. --gpu 0,1")
+    p = parser(__doc__.splitlines()[0])
+    p.add_argument("--gpu", type=gpu_ids, help="ids, e.g. 0,1: one rank each; by default 0")
+    p.add_argument("--num-ranks", type=number(int, 1), help="CPU ranks instead of GPUs")
+    args = p.parse_args()
+    if args.num_ranks is None and args.gpu is None:
+        if torch.cuda.is_available():
+            args.gpu = [0]
+        else:
+            args.num_ranks = 2
+    if args.num_ranks is not None:
+        if args.gpu is not None or args.mode not in (None, "cpu-cpu"):
+            fail("--num-ranks is for ranks on the CPU: it does not go with --gpu or a cuda mode")
+        args.mode = "cpu-cpu"
     else:
         args.mode = args.mode or "pinned-cuda"
         if args.mode == "cpu-cpu":
-            fail("--gpu needs one of the modes that end in -cuda")
+            fail("--mode cpu-cpu trains on the CPU: give --num-ranks instead of --gpu")
     check(args)
-    # Before the ranks start: a bad name is one line, and a first preparation is done once.
-    load_dataset(args.dataset)
-    num_ranks = len(args.gpu) if args.gpu is not None else args.num_ranks or 2
+
+    load_dataset(args.dataset)  # prepares it, so that the ranks find it
+    ranks = args.num_ranks or len(args.gpu)
     try:
-        launch(run, num_ranks, args, gpus=args.gpu, timeout=args.timeout)
+        launch(run_rank, ranks, args, gpus=args.gpu)
     except ValueError as error:
         fail(error)
     except RankError as error:
-        raise SystemExit(f"error: {error}") from None
+        if error.exit_code == 2:
+            sys.exit(2)  # the rank has said why
+        print(f"error: {error}", file=sys.stderr)
+        code = error.exit_code or 1
+        sys.exit(code if code > 0 else 128 - code)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 """Trains GraphSAGE on sampled neighbourhoods, in one process.
 
-    python examples/node_classification.py
-    python examples/node_classification.py --dataset FOLDER --fanout 15,10,5 --num-workers 2
-    python examples/node_classification.py --checkpoint runs/1 --resume
+python examples/node_classification.py
+python examples/node_classification.py --dataset FOLDER --fanout 15,10,5 --num-workers 2
+python examples/node_classification.py --checkpoint runs/1 --resume
 """
 
 from __future__ import annotations
@@ -10,9 +10,6 @@ from __future__ import annotations
 import time
 
 import torch
-
-import hopline.pipes as hp
-from hopline.models import SAGE, TrainingRun, evaluate, train_epoch
 from options import (
     check,
     fail,
@@ -23,6 +20,9 @@ from options import (
     probabilities,
     settings,
 )
+
+import hopline.pipes as hp
+from hopline.models import SAGE, TrainingRun, evaluate, train_epoch
 
 
 def create_dataloader(args, graph, features, itemset, device, shuffle):
@@ -62,9 +62,7 @@ def main():
     num_classes = task.metadata["num_classes"]
     in_size = features.size("node", None, "feat")[0]
     model = SAGE(in_size, args.hidden, num_classes, len(args.fanout), args.dropout).to(device)
-    optimizer = torch.optim.Adam(
-        model.parameters(), lr=args.lr, weight_decay=args.weight_decay
-    )
+    optimizer = torch.optim.Adam(model.parameters(), lr=args.lr, weight_decay=args.weight_decay)
     metric = make_metric(args.metric, num_classes)
 
     run = TrainingRun(
@@ -77,10 +75,12 @@ def main():
     )
     if args.resume:
         try:
-            if run.resume():
-                print(f"resumed at {train_loader.state_dict()['batch']} batches of epoch {run.epoch}")
+            resumed = run.resume()
         except ValueError as error:
             fail(error)
+        if resumed:
+            batch = train_loader.state_dict()["batch"]
+            print(f"resumed epoch {run.epoch} after {batch} mini-batches")
 
     while run.epoch < args.epochs:
         start = time.perf_counter()

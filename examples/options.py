@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 from pathlib import Path
 from typing import NoReturn
@@ -17,7 +18,16 @@ from hopline.models import forward_features
 
 MODES = ("cpu-cpu", "cpu-cuda", "pinned-cuda", "cuda-cuda")
 # A resumed run may differ in these from the one that it goes on with.
-FREE = ("epochs", "num_workers", "checkpoint", "checkpoint_every", "resume")
+FREE = {
+    "mode",
+    "gpu",
+    "num_ranks",
+    "epochs",
+    "num_workers",
+    "checkpoint",
+    "checkpoint_every",
+    "resume",
+}
 
 
 def fail(message: object) -> NoReturn:
@@ -29,19 +39,20 @@ class Parser(argparse.ArgumentParser):
     """An argument parser whose errors are one line."""
 
     def error(self, message: str) -> NoReturn:
+        """Says what is wrong with the options."""
         fail(f"{message} (see --help)")
 
 
-def number(kind: type, low: float, high: float = float("inf")):
-    """A type for argparse: an int or float in [low, high]."""
+def number(kind: type, low: float, high: float = math.inf):
+    """A type for argparse: a finite int or float in [low, high]."""
 
     def parse(text: str):
         try:
             value = kind(text)
         except ValueError:
             value = None
-        if value is None or not low <= value <= high:
-            upper = "" if high == float("inf") else f" and at most {high}"
+        if value is None or not math.isfinite(value) or not low <= value <= high:
+            upper = "" if high == math.inf else f" and at most {high}"
             name = "an integer" if kind is int else "a number"
             raise argparse.ArgumentTypeError(f"{text!r} is not {name} of at least {low}{upper}")
         return value
@@ -54,6 +65,14 @@ def fanouts(text: str) -> list[int]:
     return [number(int, -1)(part) for part in text.split(",")]
 
 
+def gpu_ids(text: str) -> list[int]:
+    """A type for argparse: "0,1", each id once."""
+    ids = [number(int, 0)(part) for part in text.split(",")]
+    if len(set(ids)) < len(ids):
+        raise argparse.ArgumentTypeError(f"{text!r} names a GPU twice")
+    return ids
+
+
 def parser(description: str) -> Parser:
     """The options that both examples have."""
     p = Parser(description=description, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
@@ -62,8 +81,8 @@ def parser(description: str) -> Parser:
                    "default pinned-cuda with a GPU and cpu-cpu without")  # fmt: skip
     p.add_argument("--fanout", type=fanouts, default="10,10,10", help="one a layer")
     p.add_argument("--batch-size", type=number(int, 1), default=1024, help="of each rank")
-    p.add_argument("--epochs", type=number(int, 0), default=12)
-    p.add_argument("--lr", type=number(float, 0), default=3e-3)
+    p.add_argument("--epochs", type=number(int, 0), default=15)
+    p.add_argument("--lr", type=number(float, 0), default=0.01)
     p.add_argument("--weight-decay", type=number(float, 0), default=0.0)
     p.add_argument("--hidden", type=number(int, 1), default=256)
     p.add_argument("--dropout", type=number(float, 0, 1), default=0.5)
@@ -84,7 +103,8 @@ def check(args: argparse.Namespace) -> None:
     has_gpu = torch.cuda.is_available()
     args.mode = args.mode or ("pinned-cuda" if has_gpu else "cpu-cpu")
     if args.mode != "cpu-cpu" and not has_gpu:
-        fail(f"--mode {args.mode} needs a GPU, and torch finds none here; use --mode cpu-cpu")
+        instead = "--num-ranks" if "num_ranks" in args else "--mode cpu-cpu"
+        fail(f"--mode {args.mode} needs a GPU, and torch finds none here; use {instead}")
     if args.checkpoint is None and (args.resume or args.checkpoint_every):
         fail("--resume and --checkpoint-every need --checkpoint DIR")
     if args.checkpoint and not args.resume and any(Path(args.checkpoint).glob("checkpoint.pt")):

@@ -5,70 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from numba import njit
 from torch.autograd.function import once_differentiable
 
+from hopline.models.kernels import mean_rows, spread_rows
 from hopline.pipes.subgraph import Block
 
 __all__ = ["mean_aggregate"]
-
-# A row is added to the output row while that stays in the first-level cache, so each edge costs one
-# read of a source row. Views of rows let LLVM use vector instructions.
-
-
-@njit(nogil=True, cache=True)
-def _mean_rows(indptr, indices, x, out):  # type: ignore[no-untyped-def]
-    """out[i] = mean of x[indices[e]] over the edges e of column i; 0 where there are none.
-
-    Args:
-        indptr: int64[num_dst + 1].
-        indices: integer[num_edges].
-        x: float[num_src, width].
-        out: float[num_dst, width], of x's dtype.
-
-    Returns:
-        -1; or the first column with an edge or a bound out of range, and nothing past it is done.
-    """
-    for i in range(out.shape[0]):
-        first, last = indptr[i], indptr[i + 1]
-        if first < 0 or last < first or last > indices.shape[0]:
-            return i
-        total = out[i]
-        for k in range(total.shape[0]):
-            total[k] = 0
-        for e in range(first, last):
-            if indices[e] < 0 or indices[e] >= x.shape[0]:
-                return i
-            row = x[indices[e]]
-            for k in range(total.shape[0]):
-                total[k] += row[k]
-        if last - first > 1:
-            count = x.dtype.type(last - first)
-            for k in range(total.shape[0]):
-                total[k] /= count
-    return -1
-
-
-@njit(nogil=True, cache=True)
-def _spread_rows(indptr, indices, grad_out, grad_x):  # type: ignore[no-untyped-def]
-    """Transpose of `_mean_rows`: adds grad_out[i] / degree to grad_x[indices[e]].
-
-    Args:
-        indptr: int64[num_dst + 1].
-        indices: integer[num_edges], in range: the forward pass has looked.
-        grad_out: float[num_dst, width].
-        grad_x: float[num_src, width], of grad_out's dtype, zeros.
-    """
-    for i in range(grad_out.shape[0]):
-        first, last = indptr[i], indptr[i + 1]
-        if first == last:
-            continue
-        count = grad_out.dtype.type(last - first)
-        row = grad_out[i]
-        for e in range(first, last):
-            total = grad_x[indices[e]]
-            for k in range(row.shape[0]):
-                total[k] += row[k] / count
 
 
 class _MeanOnCpu(torch.autograd.Function):
@@ -80,7 +22,7 @@ class _MeanOnCpu(torch.autograd.Function):
     ) -> torch.Tensor:
         x = x.contiguous()
         out = x.new_empty((len(indptr) - 1, x.shape[1]))
-        bad = _mean_rows(indptr.numpy(), indices.numpy(), x.detach().numpy(), out.numpy())
+        bad = mean_rows(indptr.numpy(), indices.numpy(), x.detach().numpy(), out.numpy())
         if bad >= 0:
             raise IndexError(
                 f"destination {bad} of the block has a source outside [0, {x.shape[0]}) or more "
@@ -98,7 +40,7 @@ class _MeanOnCpu(torch.autograd.Function):
         indptr, indices = ctx.saved_tensors
         grad_out = grad_out.contiguous()
         grad_x = grad_out.new_zeros((ctx.num_src, grad_out.shape[1]))
-        _spread_rows(indptr.numpy(), indices.numpy(), grad_out.numpy(), grad_x.numpy())
+        spread_rows(indptr.numpy(), indices.numpy(), grad_out.numpy(), grad_x.numpy())
         return grad_x, None, None
 
 

@@ -14,6 +14,7 @@ import torch
 
 from hopline.pipes.checks import check_ids
 from hopline.pipes.etypes import etype_str_to_tuple
+from hopline.pipes.features.buffers import empty_array
 from hopline.pipes.features.rows import gather
 from hopline.pipes.graph import ORIGINAL_EDGE_ID, FusedCSCSamplingGraph, Hop
 from hopline.pipes.kernels import cpu
@@ -112,8 +113,7 @@ def _heterogeneous(
     assert graph.node_type_offset is not None
     offsets = graph.node_type_offset.numpy()
     names = sorted(graph.node_type_to_id, key=graph.node_type_to_id.__getitem__)
-    ranks = np.empty(len(nodes), np.int32)
-    types = np.empty(len(nodes), np.int32)
+    ranks, types = empty_array(len(nodes), np.int32), empty_array(len(nodes), np.int32)
     cpu.typed_ranks(nodes, offsets, types, ranks)
     places = [np.flatnonzero(types == i) for i in range(len(names))]  # ascending
     lists = [
@@ -135,8 +135,8 @@ def _heterogeneous(
             mine = mine[: int(np.searchsorted(mine, columns))]
             starts = mine * hop.num_types + t
             count = int((hop.segments[starts + 1] - hop.segments[starts]).sum())
-            indptr, indices = np.empty(len(mine) + 1, np.int64), np.empty(count, np.int32)
-            positions = np.empty(count, np.int64)
+            indptr = empty_array(len(mine) + 1, np.int64)
+            indices, positions = empty_array(count, np.int32), empty_array(count, np.int64)
             bad = cpu.split_segments(
                 hop.segments, starts, local, graph.node_type_to_id[source], types, ranks,
                 hop.positions, indptr, indices, positions,

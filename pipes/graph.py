@@ -17,6 +17,7 @@ import numpy as np
 import torch
 
 from hopline.pipes.etypes import etype_str_to_tuple
+from hopline.pipes.features.buffers import empty_array
 from hopline.pipes.kernels import cpu
 from hopline.pipes.relabel import NodeTablePool
 
@@ -206,8 +207,8 @@ class FusedCSCSamplingGraph:
         typed = self.type_per_edge is not None
         edge_types = self.type_per_edge.numpy() if self.type_per_edge is not None else NO_TYPES
         segments = len(columns) * len(fanouts)
-        begin, degree = np.empty(segments, np.int64), np.empty(segments, np.int64)
-        picked = np.empty(segments + 1, np.int64)
+        begin, degree = empty_array(segments, np.int64), empty_array(segments, np.int64)
+        picked = empty_array(segments + 1, np.int64)
         total = cpu.count_picks(
             indptr, edge_types, columns, fanouts, replace, len(indices), begin, degree, picked
         )
@@ -218,7 +219,7 @@ class FusedCSCSamplingGraph:
                 f"one hop from {len(columns)} nodes would pick {total} edges, above {MAX_PICKS}; "
                 "use a smaller batch_size or smaller fanouts"
             )
-        positions, neighbors = np.empty(total, np.int64), np.empty(total, indices.dtype)
+        positions, neighbors = empty_array(total, np.int64), empty_array(total, indices.dtype)
         ordered = typed and len(fanouts) == 1
         cpu.pick_neighbors(
             indices, node_ids, keys, fanouts, replace, ordered, begin, degree, picked, positions,
@@ -231,7 +232,8 @@ class FusedCSCSamplingGraph:
                 f"[0, {self.total_num_nodes}): the graph is damaged: {self}"
             )
         if ordered and self.num_edge_types > 1:
-            by_column, picked = picked, np.empty(len(columns) * self.num_edge_types + 1, np.int64)
+            by_column = picked
+            picked = empty_array(len(columns) * self.num_edge_types + 1, np.int64)
             bad = cpu.accumulate_typed_counts(
                 edge_types, positions, by_column, self.num_edge_types, picked
             )
@@ -448,10 +450,12 @@ def check_types(
         int64[num_edge_types] twice: node type id of each edge type's sources and destinations.
 
     Raises:
-        TypeError: a name is not a string or an id not an int.
+        TypeError: a table is no mapping, a name not a string or an id not an int.
         ValueError: ids are not 0, 1, ..., an end is unknown, or the offsets do not fit.
     """
     for table, what in ((node_type_to_id, "node_type_to_id"), (edge_type_to_id, "edge_type_to_id")):
+        if not isinstance(table, Mapping):
+            raise TypeError(f"{what} is a {type(table).__name__}; expected {{type: id}}")
         for name, i in table.items():
             if not isinstance(name, str) or isinstance(i, bool) or not isinstance(i, int):
                 raise TypeError(f"{what} has {name!r}: {i!r}; expected a string and an int")

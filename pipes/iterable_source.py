@@ -28,7 +28,8 @@ class IterableSource(Source):
 
     Args:
         iterable: a list, a torchdata node, a torch DataLoader, or any other iterable of
-            `MiniBatch`; iterated anew each epoch. An iterator, such as a generator, has one epoch.
+            `MiniBatch`; iterated anew each epoch, also after a loop was left in the middle. An
+            iterator, such as a generator, has one epoch.
         seed: seed of the keys of mini-batches that carry none.
 
     Raises:

@@ -35,10 +35,9 @@ def move(value: Any, device: torch.device | str, non_blocking: bool = False) -> 
         return value if value.is_cuda else value.pin_memory()
     if isinstance(value, dict):
         return {key: move(item, device, non_blocking) for key, item in value.items()}
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*[move(item, device, non_blocking) for item in value])
-    if isinstance(value, list | tuple):
-        return type(value)([move(item, device, non_blocking) for item in value])
+    if isinstance(value, list | tuple) and not hasattr(value, "to"):
+        items = [move(item, device, non_blocking) for item in value]
+        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
     if isinstance(value, type):
         return value
     if dataclasses.is_dataclass(value) and not hasattr(value, "to"):

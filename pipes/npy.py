@@ -6,8 +6,10 @@ write in place changes the process's own copy of a page, never the file.
 
 from __future__ import annotations
 
+import math
 import os
 from pathlib import Path
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -39,26 +41,31 @@ def read_npy(
     path = Path(path)
     if not path.is_file():
         raise FileNotFoundError(f"{path}: no such file; expected an array in .npy format")
-    try:
-        array = np.load(path, mmap_mode="c", allow_pickle=False) if path.stat().st_size else None
-    except (ValueError, EOFError, OSError, SyntaxError) as error:
-        array = _read_empty(path, error)
-    if array is None or not isinstance(array, np.ndarray):
-        raise ValueError(f"{path}: not a .npy array; write it with numpy.save(path, array)")
-    if array.dtype.hasobject or array.dtype.fields is not None or array.dtype.kind not in "biufc":
+    shape, fortran, stored, offset = _read_header(path)
+    if stored.hasobject or stored.fields is not None or stored.kind not in "biufc":
         raise ValueError(
-            f"{path}: holds dtype {array.dtype}; expected numbers, since others need pickle"
+            f"{path}: holds dtype {stored}; expected numbers: objects are read by pickle, which "
+            "runs code"
         )
-    foreign = not array.dtype.isnative
-    if (foreign or not array.flags.c_contiguous) and not in_memory:
-        found = "big-endian" if foreign else "Fortran order"
+    count = math.prod(shape)
+    if (found := path.stat().st_size) < offset + count * stored.itemsize:
         raise ValueError(
-            f"{path}: is {found} and cannot be mapped; save numpy.ascontiguousarray(array, "
-            f"dtype='{array.dtype.newbyteorder('=').str}'), or set in_memory: true"
+            f"{path}: cut short: shape {shape} of {stored} needs "
+            f"{offset + count * stored.itemsize} bytes with the header, the file has {found}"
         )
-    if in_memory:
-        array = np.array(array, dtype=array.dtype.newbyteorder("="), order="C")
-    array = np.asarray(array)
+    order: Literal["C", "F"] = "F" if fortran and len(shape) > 1 else "C"
+    if not in_memory and (not stored.isnative or order == "F"):
+        what = "Fortran order" if stored.isnative else "big-endian"
+        raise ValueError(
+            f"{path}: is {what} and cannot be mapped; save numpy.ascontiguousarray(array, "
+            f"dtype='{stored.newbyteorder('=').str}'), or set in_memory: true"
+        )
+    array: np.ndarray[Any, Any]
+    if in_memory or count == 0:  # nothing cannot be mapped
+        array = np.fromfile(path, stored, count, offset=offset).reshape(shape, order=order)
+        array = np.ascontiguousarray(array, stored.newbyteorder("=")).reshape(shape)
+    else:
+        array = np.asarray(np.memmap(path, stored, "c", offset, shape, order))
     if dtype in RAW_BITS:
         wanted, bits = RAW_BITS[dtype]
         if array.dtype.itemsize != bits.itemsize or array.dtype.kind not in "iu":
@@ -74,33 +81,28 @@ def read_npy(
         ) from error
 
 
-def _read_empty(path: Path, error: Exception) -> np.ndarray:
-    """An array without elements, which cannot be mapped; else the error, told clearly."""
+def _read_header(path: Path) -> tuple[tuple[int, ...], bool, np.dtype[Any], int]:
+    """Shape, whether in Fortran order, type of the elements, and where the first one is."""
+    readers = {
+        (1, 0): np.lib.format.read_array_header_1_0,
+        (2, 0): np.lib.format.read_array_header_2_0,
+    }
     try:
         with path.open("rb") as file:
             version = np.lib.format.read_magic(file)
-            read = {
-                (1, 0): np.lib.format.read_array_header_1_0,
-                (2, 0): np.lib.format.read_array_header_2_0,
-            }.get(version)
-            if read is None:
-                raise ValueError(f"{path}: .npy version {version} is not supported")
-            shape, _, dtype = read(file)
-    except (ValueError, EOFError, SyntaxError):
+            if version not in readers:
+                raise ValueError(f"version {version} is unknown")
+            shape, fortran, dtype = readers[version](file)
+            if any(type(n) is not int or n < 0 for n in shape):
+                raise ValueError(f"shape is {shape}")
+            return shape, fortran, dtype, file.tell()
+    except OSError:
+        raise
+    # A damaged header can bring any exception out of the parser.
+    except Exception as error:
         raise ValueError(
             f"{path}: not a .npy array ({error}); write it with numpy.save(path, array)"
         ) from error
-    if dtype.hasobject:
-        raise ValueError(
-            f"{path}: holds Python objects (dtype {dtype}); expected numbers, since objects are "
-            "read by pickle, which runs code"
-        ) from error
-    if 0 in shape:
-        return np.empty(shape, dtype)
-    raise ValueError(
-        f"{path}: cut short: shape {shape} of {dtype} needs {int(np.prod(shape)) * dtype.itemsize} "
-        f"bytes, the file has {path.stat().st_size} with its header"
-    ) from error
 
 
 def write_npy(path: str | os.PathLike[str], tensor: torch.Tensor) -> str:

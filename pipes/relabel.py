@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from hopline.pipes.features.buffers import empty_array
 from hopline.pipes.kernels import cpu
 
 __all__ = ["DenseNodeTable", "HashNodeTable", "NodeTable", "NodeTablePool"]
@@ -56,10 +57,11 @@ class NodeTable:
                 f"a mini-batch with up to {count + len(neighbors)} nodes is above {LAST // 2}; "
                 "use a smaller batch_size or smaller fanouts"
             )
-        local = np.empty(len(neighbors), np.int32)
-        new = np.empty(len(neighbors), self._nodes.dtype)
-        fresh = self._append(neighbors, local, new)
-        self._nodes = np.concatenate([self._nodes, new[:fresh]])
+        local = empty_array(len(neighbors), np.int32)
+        nodes = empty_array(count + len(neighbors), self._nodes.dtype)
+        nodes[:count] = self._nodes
+        fresh = self._append(neighbors, local, nodes[count:])
+        self._nodes = nodes[: count + fresh]
         return local
 
     def _clear(self) -> None:

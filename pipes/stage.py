@@ -123,7 +123,7 @@ class Chain(BaseNode[MiniBatch]):
     # -----------------------------------------------------------------------------------------
     # Chaining: every method returns a new stage and leaves this one as it is
 
-    def copy_to(self, device: torch.device | str, non_blocking: bool = False) -> Stage:
+    def copy_to(self, device: torch.device | str | int, non_blocking: bool = False) -> Stage:
         """Moves mini-batches to a device; see `CopyTo`."""
         from hopline.pipes.stages.copy_to import CopyTo
 

@@ -20,8 +20,7 @@ def assert_same(got: Any, expected: Any, where: str = "") -> None:
     if isinstance(expected, torch.Tensor):
         assert got.dtype == expected.dtype, f"{where}: {got.dtype} for {expected.dtype}"
         assert got.shape == expected.shape, f"{where}: {got.shape} for {expected.shape}"
-        bits = [t.contiguous().reshape(-1).view(torch.uint8) for t in (got, expected)]
-        assert torch.equal(*bits), f"{where}: {got} for {expected}"
+        assert bits(got) == bits(expected), f"{where}: {got} for {expected}"
     elif dataclasses.is_dataclass(expected):
         for f in dataclasses.fields(expected):
             assert_same(getattr(got, f.name), getattr(expected, f.name), f"{where}.{f.name}")
@@ -35,6 +34,12 @@ def assert_same(got: Any, expected: Any, where: str = "") -> None:
             assert_same(got[number], value, f"{where}[{number}]")
     else:
         assert got == expected, f"{where}: {got!r} for {expected!r}"
+
+
+def bits(tensor: torch.Tensor) -> bytes:
+    """The tensor's elements, bit by bit: NaN equals itself, and 0.0 is not -0.0."""
+    flat = tensor.detach().cpu().flatten().clone(memory_format=torch.contiguous_format)
+    return flat.view(torch.uint8).numpy().tobytes()
 
 
 def check_resume(make_chain: Callable[[], Any], workers: Sequence[int] = (0, 2)) -> None:

@@ -86,9 +86,12 @@ def _expand(name: str, root: Path) -> Path:
                     source.expand(source.file, work)
                     _write_sizes(work)
                     publish(work, folder)
+    except TimeoutError as error:
+        raise TimeoutError(
+            f"{folder}: another process has been expanding the data set for more than "
+            f"{LOCK_TIMEOUT:.0f} s; wait for it or end it"
+        ) from error
     except OSError as error:
-        if isinstance(error, TimeoutError):
-            raise
         raise OSError(
             f"cannot expand the data set {name!r} to {folder}: {error}. Give a folder that can be "
             f"written, as BuiltinDataset({name!r}, root=...) or in the environment variable "

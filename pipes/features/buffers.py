@@ -1,72 +1,121 @@
 """Host memory for big outputs, used again when the last tensor on it dies.
 
 The features of a mini-batch are often above 100 MB. The pages of a fresh allocation are cleared by
-the kernel one fault at a time, which costs more than filling them; a buffer from the pool has its
-pages already.
+the kernel one fault at a time, which costs more than filling them, and threads that allocate at
+once wait for each other. A buffer from the pool has its pages already.
 """
 
 from __future__ import annotations
 
+import threading
 import weakref
-from collections import deque
+from collections import OrderedDict, deque
 from typing import Any
 
 import numpy as np
 import torch
 
-__all__ = ["BufferPool", "empty"]
+__all__ = ["BufferPool", "empty", "empty_array"]
 
-SMALLEST_POOLED = 1 << 20  # bytes; smaller outputs come from the allocator, which reuses well
-GRAIN = 1 << 21  # bytes; sizes are rounded up, so that batches of like size share buffers
+SMALLEST_POOLED = 1 << 16  # bytes; smaller outputs come from the allocator, which keeps them
+STEPS = 8  # sizes between a power of two and the next, so at most 1 / STEPS of a buffer is unused
+
+Buffer = np.ndarray[Any, Any]
 
 
 class BufferPool:
     """Buffers of host memory; `empty` lends one, the death of its last tensor returns it.
 
     Args:
-        max_idle: buffers kept for later; when more are returned, the oldest is freed.
+        max_idle_bytes: memory kept for later; beyond it, what was idle longest is freed.
     """
 
-    def __init__(self, max_idle: int = 16) -> None:
-        # A finaliser may run inside any allocation, on any thread: no lock, only atomic steps.
-        self._idle: deque[np.ndarray[Any, Any]] = deque(maxlen=max_idle)
+    def __init__(self, max_idle_bytes: int = 1 << 30) -> None:
+        self.max_idle_bytes = max_idle_bytes
+        self._lock = threading.Lock()
+        # Under the lock: idle buffers by their number, the longest idle first, and by their size.
+        self._idle: OrderedDict[int, Buffer] = OrderedDict()
+        self._by_size: dict[int, list[int]] = {}
+        self._idle_bytes = 0
+        self._next_number = 0
+        # Without it: a finaliser may run inside any allocation, also in one under the lock.
+        self._returned: deque[Buffer] = deque()
 
     @property
     def idle_bytes(self) -> int:
         """Bytes of buffers that wait for their next use."""
-        return sum(buffer.nbytes for buffer in tuple(self._idle))
+        with self._lock:
+            self._collect()
+            return self._idle_bytes
 
     def clear(self) -> None:
         """Frees the idle buffers."""
-        self._idle.clear()
+        with self._lock:
+            self._collect()
+            self._idle.clear()
+            self._by_size.clear()
+            self._idle_bytes = 0
 
     def empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         """An uninitialised CPU tensor."""
         size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
         if size < SMALLEST_POOLED:
             return torch.empty(shape, dtype=dtype)
-        buffer = self._take(size)
+        buffer = self._take(_rounded(size))
         lent = buffer[:size]  # its own array object: it lives as long as the tensor's storage
-        weakref.finalize(lent, self._idle.append, buffer).atexit = False
+        weakref.finalize(lent, self._give_back, buffer).atexit = False
         return torch.from_numpy(lent).view(dtype).view(shape)
 
-    def _take(self, size: int) -> np.ndarray[Any, Any]:
-        """The first idle buffer that fits without wasting half of it, else a new one."""
-        for _ in range(len(self._idle)):
-            try:
-                buffer = self._idle.popleft()
-            except IndexError:  # another thread took the last one
-                break
-            if size <= buffer.nbytes <= 2 * size + GRAIN:
+    def _take(self, size: int) -> Buffer:
+        with self._lock:
+            self._collect()
+            numbers = self._by_size.get(size)
+            if numbers:
+                buffer = self._idle.pop(numbers.pop())
+                self._idle_bytes -= size
                 return buffer
-            self._idle.append(buffer)
-        # Room for a somewhat larger batch: a sixteenth more, in whole grains.
-        return np.empty(-(-(size + size // 16) // GRAIN) * GRAIN, np.uint8)
+        return np.empty(size, np.uint8)
+
+    def _give_back(self, buffer: Buffer) -> None:
+        self._returned.append(buffer)
+        # Never waits: whoever holds the lock, perhaps this very thread, collects at its next call.
+        if self._lock.acquire(blocking=False):
+            try:
+                self._collect()
+            finally:
+                self._lock.release()
+
+    def _collect(self) -> None:
+        """Files what was returned, and frees what is too much; under the lock."""
+        while self._returned:
+            buffer = self._returned.popleft()
+            self._idle[self._next_number] = buffer
+            self._by_size.setdefault(buffer.nbytes, []).append(self._next_number)
+            self._idle_bytes += buffer.nbytes
+            self._next_number += 1
+        while self._idle_bytes > self.max_idle_bytes:
+            number, buffer = self._idle.popitem(last=False)
+            self._by_size[buffer.nbytes].remove(number)
+            self._idle_bytes -= buffer.nbytes
+
+
+def _rounded(size: int) -> int:
+    """The next size that buffers have: mini-batches of like size share buffers."""
+    step = max(1, (1 << (size.bit_length() - 1)) // STEPS)
+    return -(-size // step) * step
 
 
 _pool = BufferPool()
 
 
 def empty(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-    """An uninitialised CPU tensor from the pool that all features share."""
+    """An uninitialised CPU tensor from the pool that all stages share."""
     return _pool.empty(shape, dtype)
+
+
+def empty_array(length: int, dtype: Any) -> np.ndarray[Any, Any]:
+    """An uninitialised array of one dimension and a numpy dtype, from the same pool."""
+    # By way of a tensor: numpy's views would refer to the buffer alone, not to who was lent it.
+    dtype = np.dtype(dtype)
+    array: np.ndarray[Any, Any] = empty((length * dtype.itemsize,), torch.uint8).numpy()
+    return array.view(dtype)

@@ -26,10 +26,14 @@ def gather(source: torch.Tensor, ids: np.ndarray[Any, Any]) -> torch.Tensor:
     out = empty((len(ids), *source.shape[1:]), source.dtype)
     row_bytes = source[0].numel() * source.element_size() if len(source) else 0
     if row_bytes and len(ids):
-        cpu.gather_rows(
-            source.reshape(-1).view(torch.uint8).numpy(),
-            row_bytes,
-            ids,
-            out.reshape(-1).view(torch.uint8).numpy(),
-        )
+        cpu.gather_rows(_bytes(source), row_bytes, ids, _bytes(out))
     return out
+
+
+def _bytes(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
+    """uint8[...], the tensor's memory."""
+    flat = tensor.reshape(-1)
+    if flat.stride(0) != 1:  # one element: torch calls it contiguous whatever its stride
+        flat = flat.clone(memory_format=torch.contiguous_format)
+    array: np.ndarray[Any, Any] = flat.view(torch.uint8).numpy()
+    return array

@@ -17,17 +17,21 @@ class CopyTo(Stage):
 
     Args:
         source: the chain before it.
-        device: torch device, or "pinned" for page-locked host memory.
+        device: torch device, number of a GPU, or "pinned" for page-locked host memory.
         non_blocking: copy from pinned memory without waiting.
 
     Raises:
         ValueError: there is no such device, or it is not usable here.
     """
 
-    def __init__(self, source: Any, device: torch.device | str, non_blocking: bool = False) -> None:
+    def __init__(
+        self, source: Any, device: torch.device | str | int, non_blocking: bool = False
+    ) -> None:
         super().__init__(source)
         if device != "pinned":
             try:
+                if isinstance(device, int) and not isinstance(device, bool):
+                    device = torch.device("cuda", device)
                 device = torch.device(device)
             except (RuntimeError, TypeError) as error:
                 raise ValueError(f"copy_to got {device!r}; expected a torch device") from error

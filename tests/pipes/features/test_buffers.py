@@ -1,0 +1,160 @@
+"""BufferPool: a buffer comes back when the last tensor on it dies, and not before."""
+
+from __future__ import annotations
+
+import gc
+import threading
+
+import numpy as np
+import pytest
+import torch
+
+import hopline.pipes as hp
+from hopline.pipes.features.buffers import SMALLEST_POOLED, BufferPool, empty_array
+from tests.number_chains import numbers
+
+BIG = (600, 1000)  # of int32: 2.4 MB
+
+
+@pytest.fixture(autouse=True)
+def no_collector():
+    """Buffers come back by themselves, not by the collector of cycles."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+def test_a_buffer_returns_when_the_last_tensor_dies():
+    pool = BufferPool()
+    tensor = pool.empty(BIG, torch.int32)
+    place = tensor.data_ptr()
+    assert (tensor.shape, tensor.dtype) == (torch.Size(BIG), torch.int32)
+    view, array = tensor[3:5, 7:], tensor.numpy()
+    del tensor
+    assert pool.idle_bytes == 0
+    del view
+    assert pool.idle_bytes == 0
+    del array
+    assert pool.idle_bytes >= 4 * BIG[0] * BIG[1]
+    assert pool.empty(BIG, torch.int32).data_ptr() == place
+
+
+def test_living_tensors_never_share_memory():
+    pool = BufferPool()
+    kept = []
+    for number in range(40):
+        kept.append(pool.empty(BIG, torch.int32).fill_(number))
+        if number % 3 == 0:
+            del kept[number % len(kept)]
+    values = [int(tensor[0, 0]) for tensor in kept]
+    assert len(set(values)) == len(values)
+    for tensor, value in zip(kept, values, strict=True):
+        assert torch.equal(tensor, torch.full(BIG, value, dtype=torch.int32))
+
+
+def test_small_tensors_come_from_the_allocator():
+    pool = BufferPool()
+    del_me = pool.empty((SMALLEST_POOLED - 1,), torch.uint8)
+    del del_me
+    assert pool.idle_bytes == 0
+    assert pool.empty((0, 5), torch.float32).shape == (0, 5)
+
+
+@pytest.mark.parametrize("dtype", [torch.bool, torch.bfloat16, torch.float64, torch.complex64])
+def test_any_dtype_on_a_used_buffer(dtype):
+    pool = BufferPool()
+    pool.empty((1 << 22,), torch.uint8).fill_(255)
+    tensor = pool.empty((1000, 523), dtype)
+    assert tensor.dtype == dtype
+    tensor.zero_()
+    assert not tensor.any()
+
+
+def test_a_buffer_far_too_large_is_left_for_others():
+    pool = BufferPool()
+    pool.empty((64 << 20,), torch.uint8)
+    idle = pool.idle_bytes
+    tensor = pool.empty((SMALLEST_POOLED,), torch.uint8)
+    assert pool.idle_bytes == idle
+    del tensor
+    assert pool.idle_bytes <= idle + 2 * SMALLEST_POOLED
+
+
+def test_idle_memory_is_bounded_and_the_longest_idle_goes_first():
+    pool = BufferPool(max_idle_bytes=8 * 4 * BIG[0] * BIG[1])
+    kept = [pool.empty(BIG, torch.int32) for _ in range(20)]
+    places = [tensor.data_ptr() for tensor in kept]
+    while kept:
+        del kept[0]
+    assert 6 * 4 * BIG[0] * BIG[1] < pool.idle_bytes <= pool.max_idle_bytes
+    again = [pool.empty(BIG, torch.int32).data_ptr() for _ in range(1)]
+    assert again[0] == places[-1]
+    pool.clear()
+    assert pool.idle_bytes == 0
+
+
+def test_sizes_alike_share_buffers_and_waste_little():
+    pool = BufferPool()
+    place = pool.empty((1_000_000,), torch.uint8).data_ptr()
+    assert pool.empty((990_000,), torch.uint8).data_ptr() == place
+    for size in range(SMALLEST_POOLED, 8 * SMALLEST_POOLED, 4099):
+        pool.clear()
+        tensor = pool.empty((size,), torch.uint8)
+        del tensor
+        assert size <= pool.idle_bytes <= size * 9 / 8 + 1
+
+
+def test_views_of_an_array_keep_its_buffer():
+    array = empty_array(1 << 20, np.int64)
+    array[:] = 7
+    tail = array[5:].view(np.int32)[3:]
+    tensor = torch.from_numpy(array[-10:])
+    del array
+    for _ in range(3):
+        empty_array(1 << 20, np.int64)[:] = -1
+    assert (tail[1::2] == 7).all()
+    assert (tensor == 7).all()
+
+
+def test_many_threads():
+    pool = BufferPool(max_idle_bytes=1 << 23)
+    wrong = []
+
+    def work(number):
+        kept = []
+        for turn in range(30):
+            value = 1000 * number + turn
+            kept.append((pool.empty((300, 1000 + number), torch.int32).fill_(value), value))
+            if len(kept) > 3:
+                tensor, value = kept.pop(turn % 3)
+                if not bool((tensor == value).all()):
+                    wrong.append(value)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+    assert pool.idle_bytes > 0
+
+
+@pytest.mark.parametrize("workers", [0, 3])
+def test_minibatches_that_are_kept_never_change(workers):
+    """While the pool goes on, under threads, for two epochs."""
+    nodes = torch.arange(4000, dtype=torch.float32).unsqueeze(1).expand(-1, 800)
+    store = hp.BasicFeatureStore({("node", None, "feat"): hp.TorchBasedFeature(nodes)})
+    chain = numbers(4000, 400).fetch_feature(store, ["feat"])  # 1.28 MB a mini-batch
+    kept = []
+    with hp.DataLoader(chain, num_workers=workers) as loader:
+        for _ in range(2):
+            for number, minibatch in enumerate(loader):
+                if number % 3 == 0:
+                    kept.append((minibatch.seeds, minibatch.node_features["feat"]))
+                else:
+                    minibatch.node_features["feat"].fill_(-1)
+    assert len(kept) == 8
+    for ids, rows in kept:
+        assert torch.equal(rows, ids.float().unsqueeze(1).expand(-1, 800))
+    assert torch.equal(store.read("node", None, "feat"), nodes)

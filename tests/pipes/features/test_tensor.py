@@ -1,0 +1,244 @@
+"""TorchBasedFeature: rows of any dtype and shape, by any ids, never shared with the reader."""
+
+from __future__ import annotations
+
+import math
+import pickle
+import threading
+
+import pytest
+import torch
+
+import hopline.pipes as hp
+from tests.stage_checks import assert_same
+
+DTYPES = [
+    torch.float16,
+    torch.bfloat16,
+    torch.float32,
+    torch.float64,
+    torch.bool,
+    torch.uint8,
+    torch.int8,
+    torch.int16,
+    torch.int32,
+    torch.int64,
+    torch.complex64,
+]
+SHAPES = [(1,), (3,), (2, 3), (0,), (2, 0, 3), (257,)]
+
+
+def rows(count: int, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    """Random bits, of which every one counts."""
+    generator = torch.Generator().manual_seed(count)
+    if dtype == torch.bool:
+        return torch.randint(0, 2, (count, *shape), generator=generator).bool()
+    size = (math.prod((count, *shape)) * dtype.itemsize,)
+    flat = torch.randint(0, 256, size, generator=generator, dtype=torch.uint8)
+    return flat.view(dtype).reshape(count, *shape)
+
+
+@pytest.mark.parametrize("ids_dtype", [torch.int32, torch.int64, torch.uint8, torch.int16])
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_rows_come_back_bit_by_bit(dtype, shape, ids_dtype):
+    tensor = rows(10, shape, dtype)
+    feature = hp.TorchBasedFeature(tensor)
+    assert feature.size() == torch.Size(shape)
+    assert feature.count() == 10
+    for ids in ([9, 0, 3], [4, 4, 4, 4], [], list(range(10))):
+        got = feature.read(torch.tensor(ids, dtype=ids_dtype))
+        assert_same(got, tensor[torch.tensor(ids, dtype=torch.int64)])
+    assert_same(feature.read(), tensor)
+
+
+def test_big_integers_are_kept():
+    tensor = torch.tensor([[2**53 + 1], [-(2**62) - 3]])
+    assert hp.TorchBasedFeature(tensor).read(torch.tensor([1, 0])).tolist() == [
+        [-(2**62) - 3],
+        [2**53 + 1],
+    ]
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+@pytest.mark.parametrize(
+    ("ids", "bad", "position"), [([0, 10], 10, 1), ([-1], -1, 0), ([2, 1, -7], -7, 2)]
+)
+def test_ids_out_of_range(dtype, ids, bad, position):
+    feature = hp.TorchBasedFeature(torch.zeros(10, 2))
+    words = rf"id {bad} at position {position} is outside \[0, 10\)"
+    with pytest.raises(IndexError, match=words):
+        feature.read(torch.tensor(ids, dtype=dtype))
+    with pytest.raises(IndexError, match=words):
+        feature.update(torch.ones(len(ids), 2), torch.tensor(ids, dtype=dtype))
+    assert feature.read().sum() == 0
+
+
+@pytest.mark.parametrize(
+    ("ids", "error"),
+    [
+        ([0], TypeError),
+        (0, TypeError),
+        (torch.tensor([0.0]), TypeError),
+        (torch.tensor([True]), TypeError),
+        (torch.tensor([[0]]), ValueError),
+        (torch.tensor(0), ValueError),
+    ],
+)
+def test_ids_of_wrong_kind(ids, error):
+    feature = hp.TorchBasedFeature(torch.zeros(10, 2))
+    with pytest.raises(error, match="feature ids: got"):
+        feature.read(ids)
+    with pytest.raises(error, match="feature ids: got"):
+        feature.update(torch.zeros(1, 2), ids)
+
+
+@pytest.mark.parametrize(
+    "tensor",
+    [
+        torch.arange(24.0).reshape(4, 6).t(),
+        torch.arange(24.0).reshape(6, 4)[::2, 1::2],
+        torch.arange(6.0).unsqueeze(1).expand(6, 4),
+        torch.arange(48.0).reshape(6, 4, 2).permute(0, 2, 1),
+        torch.ones(1).expand(1, 1),  # strides of 0
+        torch.ones(1, 5).expand(3, 5),
+        torch.arange(12.0).reshape(4, 3)[1:],
+    ],
+)
+def test_sources_that_are_no_plain_memory(tensor):
+    feature = hp.TorchBasedFeature(tensor)
+    ids = torch.arange(len(tensor)).flip(0)
+    assert torch.equal(feature.read(ids), tensor[ids])
+
+
+def test_ids_that_are_no_plain_memory():
+    feature = hp.TorchBasedFeature(torch.arange(10).unsqueeze(1))
+    assert feature.read(torch.arange(10)[::3])[:, 0].tolist() == [0, 3, 6, 9]
+    assert feature.read(torch.tensor([7]).expand(3))[:, 0].tolist() == [7, 7, 7]
+
+
+def test_no_rows():
+    feature = hp.TorchBasedFeature(torch.empty(0, 3, dtype=torch.float16))
+    assert (feature.count(), feature.size()) == (0, torch.Size([3]))
+    assert feature.read(torch.empty(0, dtype=torch.int64)).shape == (0, 3)
+    assert feature.read().shape == (0, 3)
+    with pytest.raises(IndexError, match=r"id 0 .* outside \[0, 0\)"):
+        feature.read(torch.tensor([0]))
+
+
+@pytest.mark.parametrize("tensor", [torch.zeros(4), torch.tensor(1.0)])
+def test_rows_need_two_dimensions(tensor):
+    with pytest.raises(ValueError, match=r"expected two dimensions or more: use .*unsqueeze"):
+        hp.TorchBasedFeature(tensor)
+
+
+@pytest.mark.parametrize("thing", [[[1.0]], None, torch.zeros(2, 2).numpy()])
+def test_what_is_no_tensor_is_refused(thing):
+    with pytest.raises(TypeError, match=r"expected a torch\.Tensor"):
+        hp.TorchBasedFeature(thing)
+
+
+@pytest.mark.parametrize("ids", [None, torch.tensor([2, 0, 2])])
+def test_changes_of_read_rows_stay_with_the_reader(ids):
+    tensor = torch.arange(12.0).reshape(4, 3)
+    feature = hp.TorchBasedFeature(tensor)
+    feature.read(ids).fill_(-1)
+    feature.read(ids)[0] -= 5
+    assert torch.equal(feature.read(), torch.arange(12.0).reshape(4, 3))
+
+
+def test_rows_carry_no_gradient():
+    feature = hp.TorchBasedFeature(torch.ones(3, 2, requires_grad=True))
+    assert not feature.read(torch.tensor([1])).requires_grad
+    assert not feature.read().requires_grad
+
+
+def test_update():
+    feature = hp.TorchBasedFeature(torch.zeros(4, 2))
+    feature.update(torch.tensor([[1.0, 2.0], [3.0, 4.0]]), torch.tensor([3, 1], dtype=torch.int32))
+    assert feature.read().tolist() == [[0, 0], [3, 4], [0, 0], [1, 2]]
+    value = torch.arange(8).reshape(4, 2)
+    feature.update(value)
+    value.zero_()
+    assert feature.read().tolist() == [[0, 1], [2, 3], [4, 5], [6, 7]]
+    assert feature.read().dtype == torch.float32
+
+
+@pytest.mark.parametrize(
+    ("value", "ids", "error", "words"),
+    [
+        ([[1.0, 2.0]], torch.tensor([0]), TypeError, "expected a torch.Tensor"),
+        (torch.zeros(1, 3), torch.tensor([0]), ValueError, r"rows of shape \(3,\).*has \(2,\)"),
+        (torch.zeros(2), None, ValueError, "rows of shape"),
+        (torch.tensor(1), None, ValueError, "rows of shape"),
+        (torch.zeros(3, 2), None, ValueError, "value has 3 rows; the feature has 4"),
+        (torch.zeros(2, 2), torch.tensor([0]), ValueError, "got 1 ids for 2 rows"),
+        (torch.zeros(1, 2, dtype=torch.complex64), torch.tensor([0]), ValueError, "cannot hold"),
+    ],
+)
+def test_update_of_what_does_not_fit(value, ids, error, words):
+    feature = hp.TorchBasedFeature(torch.zeros(4, 2))
+    with pytest.raises(error, match=words):
+        feature.update(value, ids)
+    assert torch.equal(feature.read(), torch.zeros(4, 2))
+
+
+def test_update_never_cuts_fractions_off():
+    feature = hp.TorchBasedFeature(torch.zeros(4, 2, dtype=torch.int64))
+    with pytest.raises(ValueError, match=r"float32, which torch.int64, .* cannot hold"):
+        feature.update(torch.full((4, 2), 0.5))
+
+
+def test_metadata_is_the_callers_no_more():
+    given = {"source": "made up"}
+    feature = hp.TorchBasedFeature(torch.zeros(1, 1), given)
+    given["source"] = feature.metadata()["source"] = "changed"
+    assert feature.metadata() == {"source": "made up"}
+    assert hp.TorchBasedFeature(torch.zeros(1, 1)).metadata() == {}
+
+
+def test_pickle():
+    feature = hp.TorchBasedFeature(torch.arange(6).reshape(3, 2), {"a": 1})
+    there = pickle.loads(pickle.dumps(feature))  # noqa: S301, our own
+    assert torch.equal(there.read(), feature.read())
+    assert there.metadata() == {"a": 1}
+
+
+def test_to_a_device_is_a_new_feature():
+    feature = hp.TorchBasedFeature(torch.ones(3, 2))
+    there = feature.to("meta")
+    assert there.read(torch.tensor([0])).device.type == "meta"
+    assert feature.read(torch.tensor([0])).device.type == "cpu"
+    assert torch.equal(feature.to("cpu").read(), feature.read())
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="says what happens without a GPU")
+def test_pinning_without_a_gpu_is_told():
+    feature = hp.TorchBasedFeature(torch.ones(3, 2))
+    assert not feature.is_pinned()
+    for pin in (feature.pin_memory_, lambda: feature.to("pinned")):
+        with pytest.raises(RuntimeError, match="pinning memory needs a GPU"):
+            pin()
+    assert feature.read().sum() == 6
+
+
+def test_many_threads_read_one_feature():
+    tensor = torch.arange(2000).unsqueeze(1).expand(-1, 300).to(torch.float32)
+    feature = hp.TorchBasedFeature(tensor)
+    wrong = []
+
+    def read(number):
+        generator = torch.Generator().manual_seed(number)
+        for _ in range(15):
+            ids = torch.randint(0, 2000, (1500,), generator=generator)  # 1.8 MB: from the pool
+            got = feature.read(ids)
+            if not torch.equal(got, ids.unsqueeze(1).expand(-1, 300).float()):
+                wrong.append(number)
+            got.fill_(-1)
+
+    threads = [threading.Thread(target=read, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
