@@ -232,10 +232,13 @@ KEYS = frozenset({"version", "epoch", "batch", "seed", "source", "settings"})
 
 def _settings(source: Source, stages: tuple[Stage, ...]) -> dict[str, Any]:
     settings = {}
-    for number, part in enumerate((source, *stages)):
+    number = 0  # of stages that have settings: others, e.g. copies to a device, change no state
+    for part in (source, *stages):
+        values = part.settings()
         name = f"{number}:{type(part).__name__}" if number else type(part).__name__
-        for key, value in part.settings().items():
+        for key, value in values.items():
             settings[f"{name}.{key}"] = _plain(value, f"{name}.settings()[{key!r}]")
+        number += part is source or bool(values)
     return settings
 
 

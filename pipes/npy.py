@@ -7,7 +7,9 @@ write in place changes the process's own copy of a page, never the file.
 from __future__ import annotations
 
 import math
+import mmap
 import os
+import sys
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,6 +17,9 @@ import numpy as np
 import torch
 
 __all__ = ["read_npy", "write_npy"]
+
+# Python names it from version 3.13 on; this is its value where torch has wheels.
+NO_RESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)
 
 # Types that .npy has no name for: stored as raw bits of an integer type.
 RAW_BITS = {"bfloat16": (torch.bfloat16, np.dtype(np.int16))}
@@ -65,7 +70,7 @@ def read_npy(
         array = np.fromfile(path, stored, count, offset=offset).reshape(shape, order=order)
         array = np.ascontiguousarray(array, stored.newbyteorder("=")).reshape(shape)
     else:
-        array = np.asarray(np.memmap(path, stored, "c", offset, shape, order))
+        array = _map(path, stored, shape, offset)
     if dtype in RAW_BITS:
         wanted, bits = RAW_BITS[dtype]
         if array.dtype.itemsize != bits.itemsize or array.dtype.kind not in "iu":
@@ -79,6 +84,33 @@ def read_npy(
         raise ValueError(
             f"{path}: torch has no type for {array.dtype}; convert the file"
         ) from error
+
+
+def _map(path: Path, dtype: np.dtype[Any], shape: tuple[int, ...], offset: int) -> Any:
+    """The array at offset, privately mapped; see `np.memmap`, whose mode "c" this is.
+
+    Linux counts a private mapping that may be written to as memory in use and refuses one that is
+    larger than the machine's memory, unless no swap is to be reserved for it.
+    """
+    first = offset - offset % mmap.ALLOCATIONGRANULARITY
+    length = offset + math.prod(shape) * dtype.itemsize - first
+    with path.open("rb") as file:
+        try:
+            if sys.platform == "linux":
+                pages = mmap.mmap(
+                    file.fileno(),
+                    length,
+                    flags=mmap.MAP_PRIVATE | NO_RESERVE,
+                    prot=mmap.PROT_READ | mmap.PROT_WRITE,
+                    offset=first,
+                )
+            else:
+                pages = mmap.mmap(file.fileno(), length, access=mmap.ACCESS_COPY, offset=first)
+        except OSError as error:
+            raise OSError(
+                error.errno, f"{error.strerror} to map {length} bytes", str(path)
+            ) from error
+    return np.ndarray(shape, dtype, pages, offset - first)
 
 
 def _read_header(path: Path) -> tuple[tuple[int, ...], bool, np.dtype[Any], int]:

@@ -135,10 +135,9 @@ class BuiltinDataset(OnDiskDataset):
         ValueError: there is no built-in data set of that name; lists those there are.
         OSError: the folder cannot be written.
 
-    Example::
-
-        dataset = hp.BuiltinDataset("debian").load()
-        dataset.tasks[0].metadata["num_classes"], dataset.node_names[0]
+    >>> dataset = BuiltinDataset("debian").load()
+    >>> dataset.tasks[0].metadata["num_classes"], dataset.node_names[0]
+    (58, '0ad')
     """
 
     def __init__(self, name: str, root: str | os.PathLike[str] | None = None) -> None:

@@ -569,17 +569,25 @@ def place_edges(
         cursor: int64[num_nodes], next free place of each column, in and out.
         indices: integer[places], out: sources.
         permutation: int64[places] or int64[0], out: the edge's number in the input.
+
+    Returns:
+        Number of edges without a place: above 0 only if the input is not what was counted.
     """
     keep = len(permutation) > 0
+    lost = 0
     for e in range(len(dst)):
         column = dst[e] + dst_offset
         if column < low or column >= high:
             continue
         place = cursor[column] - start
+        if place < 0 or place >= len(indices):
+            lost += 1
+            continue
         cursor[column] += 1
         indices[place] = src[e] + src_offset
         if keep:
             permutation[place] = first_edge + e
+    return lost
 
 
 @njit(nogil=True, cache=True)
