@@ -107,7 +107,9 @@ def weighted_reduce(
     >>> weighted_reduce(torch.tensor([1, 2]), 3)
     tensor([1., 2.], dtype=torch.float64)
     """
-    value = torch.as_tensor(tensor).detach()
+    if not isinstance(tensor, torch.Tensor):
+        tensor = torch.tensor(tensor, dtype=torch.float64)
+    value = tensor.detach()
     number = float(weight)
     code = OK
     if not (math.isfinite(number) and number >= 0):
@@ -118,7 +120,9 @@ def weighted_reduce(
         _complain([[code]])
         if dst not in (None, 0):
             raise IndexError(f"dst is {dst}; there is 1 rank")
-        return value.double() if number else torch.full_like(value, math.nan, dtype=torch.float64)
+        if number:
+            return value.to(torch.float64, copy=True)
+        return torch.full_like(value, math.nan, dtype=torch.float64)
 
     headers = _headers([code, -1 if dst is None else dst, *_sizes(value)], group)
     _complain(headers)

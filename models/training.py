@@ -7,15 +7,13 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
-import torchmetrics
 from torch import nn
 from torch.distributed.algorithms.join import Join
 from torch.nn.parallel import DistributedDataParallel
-from torchmetrics.utilities.data import dim_zero_cat
 from tqdm import tqdm
 
 from hopline.models.metrics import gather_rows, num_ranks, rank_of, weighted_reduce
@@ -23,6 +21,9 @@ from hopline.models.optimizer_state import broadcast_optimizer_state
 from hopline.models.rng import keyed_rng
 from hopline.pipes.loader import DataLoader
 from hopline.pipes.minibatch import MiniBatch
+
+if TYPE_CHECKING:  # its import takes as long as torch's, and training alone does without
+    import torchmetrics
 
 __all__ = ["EpochTotal", "evaluate", "forward_features", "train_epoch", "unwrap"]
 
@@ -248,6 +249,8 @@ def _compute(metric: torchmetrics.Metric, items: int) -> float:
 
 def _unmerged_parts(metric: torchmetrics.Metric) -> int:
     """Entries of list states that ranks exchange one by one, which must be as many on each."""
+    from torchmetrics.utilities.data import dim_zero_cat
+
     parts = 0
     for name, value in metric.metric_state.items():
         if isinstance(value, list) and metric._reductions.get(name) is not dim_zero_cat:

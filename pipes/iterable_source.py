@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import inspect
 from collections.abc import Iterable, Iterator
-from itertools import islice
 from typing import Any, ClassVar, NoReturn
 
 from torchdata.nodes import BaseNode, Loader
@@ -125,12 +124,13 @@ class Walk(Iterator[Any]):
         # Whether what is read first may be the end of the epoch before.
         self._fresh = batch == 0 and epoch > 0 and not (self._is_node and live)
         self._over = False
+        self._skip = 0  # items to read past: not by islice, which would call __iter__ once more
         if self._stateful and state is not None and not live:
             # Behind the last item some iterables would go on with the next epoch.
             self._over = not self._is_node and batch > 0 and batch == _length(iterable)
             self._items = self._start(copy.deepcopy(state), read=not self._over)
         else:
-            self._items = islice(self._start(None), batch, None)
+            self._items, self._skip = self._start(None), batch
             if self._is_node:
                 self.after = self._save()
 
@@ -156,6 +156,9 @@ class Walk(Iterator[Any]):
         source._spent = True
         fresh, self._fresh = self._fresh, False
         try:
+            while self._skip:
+                next(self._items)
+                self._skip -= 1
             item = next(self._items)
         except StopIteration:
             if not fresh:

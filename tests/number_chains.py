@@ -44,12 +44,13 @@ def ring_features(num_nodes: int = 50) -> hp.BasicFeatureStore:
     )
 
 
-def whole_chain(**kwargs) -> hp.Stage:
+def whole_chain(count: int = 11, **kwargs) -> hp.Stage:
     """Items, two hops, node and edge features, and a device."""
+    num_nodes = max(50, count)
     return (
-        numbers(**kwargs)
-        .sample_neighbor(ring(), [3, 2])
-        .fetch_feature(ring_features(), ["feat"], ["weight"])
+        numbers(count, **kwargs)
+        .sample_neighbor(ring(num_nodes), [3, 2])
+        .fetch_feature(ring_features(num_nodes), ["feat"], ["weight"])
         .copy_to("cpu")
     )
 

@@ -33,6 +33,7 @@ def test_conv_and_its_gradients(sizes, sum_first, block):
     for a, b in zip(
         torch.autograd.grad((got * weight).sum(), inputs),
         torch.autograd.grad((want * weight).sum(), inputs),
+        strict=True,
     ):
         torch.testing.assert_close(a, b)
 
@@ -74,9 +75,7 @@ def test_sage_equals_its_layers():
     outer, inner = make_block([(0, 2), (1, 3), (1, 0)], 4, 2), make_block([(0, 1)], 2, 1)
     x = torch.randn(4, 4)
     hidden = torch.relu(dense_conv(model.layers[0], outer, x))
-    torch.testing.assert_close(
-        model([outer, inner], x), dense_conv(model.layers[1], inner, hidden)
-    )
+    torch.testing.assert_close(model([outer, inner], x), dense_conv(model.layers[1], inner, hidden))
 
 
 def test_sage_on_sampled_neighbours_equals_the_whole_graph():

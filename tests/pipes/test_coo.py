@@ -111,9 +111,12 @@ def test_many_edge_types(number):
     made = hp.from_coo({f"n:r{i}:n": one for i in range(number)}, num_nodes={"n": 1})
     assert made.type_per_edge.tolist() == list(range(number))
     assert set(made.num_edges.values()) == {1}
-    assert hp.NeighborSampler([], made, [-1])(
-        hp.MiniBatch(seeds={"n": tensor([0])}, key=(0, 0, 0))
-    ).blocks[0][f"n:r{number - 1}:n"].num_edges() == 1
+    assert (
+        hp.NeighborSampler([], made, [-1])(hp.MiniBatch(seeds={"n": tensor([0])}, key=(0, 0, 0)))
+        .blocks[0][f"n:r{number - 1}:n"]
+        .num_edges()
+        == 1
+    )
 
 
 A = tensor([0])
@@ -137,7 +140,11 @@ PAIR = {"a:x:b": (A, A)}
         (lambda: hp.from_coo(A, A, True), TypeError, "True"),
         (lambda: hp.from_coo(A, A), TypeError, "None"),
         (lambda: hp.from_coo(A, None, 3), TypeError, "NoneType"),
-        (lambda: hp.from_coo(A, A, 3, edge_attributes={"w": tensor([1, 2])}), ValueError, "'w'.*1 "),
+        (
+            lambda: hp.from_coo(A, A, 3, edge_attributes={"w": tensor([1, 2])}),
+            ValueError,
+            "'w'.*1 ",
+        ),
         (lambda: hp.from_coo(A, A, 3, edge_attributes={"w": [1]}), TypeError, "'w'.*list"),
         (lambda: hp.from_coo(A, A, 3, node_attributes={"w": A}), ValueError, "'w'.*3 rows"),
         (lambda: hp.from_coo(PAIR, A, {"a": 1, "b": 1}), TypeError, "num_nodes={type: n}"),
@@ -158,9 +165,7 @@ PAIR = {"a:x:b": (A, A)}
             "'w'.*a:x:b",
         ),
         (
-            lambda: hp.from_coo(
-                PAIR, num_nodes={"a": 1, "b": 1}, node_attributes={"w": {"a": A}}
-            ),
+            lambda: hp.from_coo(PAIR, num_nodes={"a": 1, "b": 1}, node_attributes={"w": {"a": A}}),
             ValueError,
             "'w'.*'b'",
         ),

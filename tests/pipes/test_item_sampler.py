@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import json
 import math
-import multiprocessing
-import os
 import pickle
+import subprocess
+import sys
 from collections import Counter
+from datetime import timedelta
 
 import numpy as np
 import pytest
@@ -523,28 +525,39 @@ def test_wrong_arguments(call, error, message):
 # A process group
 
 
-def _ask_group(rank, world, path, answers):
-    dist.init_process_group("gloo", init_method=f"file://{path}", rank=rank, world_size=world)
-    try:
-        sampler = DistributedItemSampler(ItemSet(20, "seeds"), 4, shuffle=True)
-        answers.put((sampler.rank, sampler.num_replicas, sampler.seed, items(sampler)))
-    finally:
-        dist.destroy_process_group()
+FIRST_RANK = """
+import sys
+from datetime import timedelta
+import torch.distributed as dist
+from hopline.pipes import DistributedItemSampler, ItemSet
+
+dist.init_process_group("gloo", init_method=sys.argv[1], rank=0, world_size=2,
+                        timeout=timedelta(seconds=100))
+sampler = DistributedItemSampler(ItemSet(20, "seeds"), 4, shuffle=True)
+print([sampler.rank, sampler.num_replicas, sampler.seed])
+print([i for minibatch in sampler for i in minibatch.seeds.tolist()])
+dist.destroy_process_group()
+"""
 
 
 def test_ranks_agree_on_a_seed(tmp_path):
-    context = multiprocessing.get_context("spawn")
-    answers = context.SimpleQueue()
-    ranks = [
-        context.Process(target=_ask_group, args=(rank, 2, os.fspath(tmp_path / "store"), answers))
-        for rank in range(2)
-    ]
-    for process in ranks:
-        process.start()
-    for process in ranks:
-        process.join(120)
-    assert [process.exitcode for process in ranks] == [0, 0]
-    first, second = sorted(answers.get() for _ in ranks)
-    assert (first[:2], second[:2]) == ((0, 2), (1, 2))
-    assert first[2] == second[2]
-    assert sorted(first[3] + second[3]) == list(range(20))
+    method = f"file://{tmp_path / 'store'}"
+    child = subprocess.Popen(
+        [sys.executable, "-c", FIRST_RANK, method], stdout=subprocess.PIPE, text=True
+    )
+    try:
+        dist.init_process_group(
+            "gloo", init_method=method, rank=1, world_size=2, timeout=timedelta(seconds=100)
+        )
+        sampler = DistributedItemSampler(ItemSet(20, "seeds"), 4, shuffle=True)
+        mine = items(sampler)
+    finally:
+        if dist.is_initialized():
+            dist.destroy_process_group()
+        output, _ = child.communicate(timeout=100)
+    assert child.returncode == 0
+    facts, theirs = map(json.loads, output.splitlines())
+    assert facts == [0, 2, sampler.seed]
+    assert (sampler.rank, sampler.num_replicas) == (1, 2)
+    assert (len(theirs), len(mine)) == (12, 8)
+    assert sorted(theirs + mine) == list(range(20))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 import torch
@@ -58,11 +60,7 @@ def test_first_out_of_range(dtype):
 
 @given(st.lists(st.integers(-1, 6), min_size=1, max_size=8), st.integers(0, 6))
 def test_first_bad_column(indptr, num_edges):
-    bad = [
-        v
-        for v, (a, b) in enumerate(zip(indptr[:-1], indptr[1:], strict=True))
-        if not 0 <= a <= b <= num_edges
-    ]
+    bad = [v for v, (a, b) in enumerate(itertools.pairwise(indptr)) if not 0 <= a <= b <= num_edges]
     got = cpu.first_bad_column(np.array(indptr, np.int64), num_edges)
     assert got == (bad[0] if bad else -1)
 
@@ -84,7 +82,7 @@ def test_columns_may_be_placed_range_by_range(num_nodes, data):
     assert np.cumsum(counts).tolist() == indptr
     cursor = np.cumsum(counts)[:-1]
     cuts = sorted({0, num_nodes, *data.draw(st.lists(node, max_size=3))})
-    for low, high in zip(cuts[:-1], cuts[1:], strict=True):
+    for low, high in itertools.pairwise(cuts):
         start, stop = indptr[low], indptr[high]
         part, permutation = np.full(stop - start, -1, np.int32), np.full(stop - start, -1)
         for first in (0, half):
@@ -124,9 +122,7 @@ def test_count_picks_names_the_column_with_bad_pointers(indptr, column, types):
         np.array(indptr, np.int64), np.zeros(6, np.uint8), columns, np.full(types, 4), False, 6,
         np.empty(n, np.int64), np.empty(n, np.int64), np.empty(n + 1, np.int64),
     )  # fmt: skip
-    bad = [
-        i for i, c in enumerate(columns) if not 0 <= indptr[c] <= indptr[c + 1] <= 6
-    ]
+    bad = [i for i, c in enumerate(columns) if not 0 <= indptr[c] <= indptr[c + 1] <= 6]
     assert total == -1 - bad[0]
 
 

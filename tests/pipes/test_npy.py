@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import pickle
-import zipfile
 
 import numpy as np
 import pytest
@@ -121,10 +120,9 @@ def test_no_array_at_all(tmp_path, in_memory):
             read_npy(path, in_memory=in_memory)
     with pytest.raises(FileNotFoundError, match=r"gone\.npy"):
         read_npy(tmp_path / "gone.npy", in_memory=in_memory)
+    (tmp_path / "folder").mkdir()
     with pytest.raises(FileNotFoundError, match="folder"):
-        (tmp_path / "folder").mkdir()
         read_npy(tmp_path / "folder", in_memory=in_memory)
-    assert zipfile.is_zipfile(tmp_path / "npz.npy")
 
 
 @pytest.mark.parametrize("in_memory", [False, True])
@@ -159,6 +157,8 @@ def test_a_damaged_file_is_read_or_refused(tmp_path_factory, place, damage, in_m
     try:
         tensor = read_npy(path, in_memory=in_memory)
     except ValueError as error:
-        assert str(path) in str(error)
+        refusal = str(error)
     else:
-        tensor.sum()  # every element is there
+        tensor.clone()  # every element is there
+        refusal = str(path)
+    assert str(path) in refusal

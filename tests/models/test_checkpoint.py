@@ -1,0 +1,221 @@
+"""Checkpoints: a run that is stopped anywhere goes on to the same weights, bit for bit."""
+
+from __future__ import annotations
+
+import math
+import shutil
+
+import pytest
+import torch
+
+from hopline.models import (
+    TrainingRun,
+    checkpoint_path,
+    load_checkpoint,
+    save_checkpoint,
+    train_epoch,
+)
+from tests.models import ranks
+
+EPOCHS = 2
+
+
+class Killed(BaseException):
+    pass
+
+
+def start(directory=None, every=1, **settings):
+    model, optimizer = ranks.make_model()
+    loader = ranks.make_loader(150)
+    return TrainingRun(
+        model, optimizer, loader, directory=directory, every=every, settings=settings
+    )
+
+
+def go_on(run, after_batch=None):
+    """Losses by epoch, and the state at the end."""
+    losses = {}
+    while run.epoch < EPOCHS:
+        losses[run.epoch] = train_epoch(
+            run.model,
+            run.loader,
+            run.optimizer,
+            total=run.total,
+            after_batch=after_batch or run.after_batch,
+        )
+        run.end_epoch(1.0 if run.epoch == 0 else 0.5)
+    return losses, ranks.state_of(run.model, run.optimizer)
+
+
+@pytest.mark.parametrize("stop", range(1, 11))  # two epochs of five mini-batches
+def test_a_run_stopped_after_any_batch_goes_on_exactly(tmp_path, stop):
+    want = start()
+    want_losses, want_state = go_on(want)
+
+    killed, steps = start(tmp_path), []
+
+    def after_batch():
+        killed.after_batch()
+        steps.append(1)
+        if len(steps) == stop:
+            raise Killed
+
+    with pytest.raises(Killed):
+        go_on(killed, after_batch)
+
+    run = start(tmp_path)
+    torch.manual_seed(1234)  # whatever the global generator holds
+    assert run.resume()
+    assert run.epoch == (stop - 1) // 5
+    losses, state = go_on(run)
+    ranks.assert_same_state(state, want_state)
+    assert losses == {epoch: want_losses[epoch] for epoch in losses}
+    assert (run.best_value, run.best_epoch) == (1.0, 0)
+    run.load_best()
+    want.load_best()
+    assert_same_weights(run.model, want.model)
+    assert not all(torch.equal(v, want_state[f"model.{k}"]) for k, v in weights(run.model))
+
+
+def weights(model):
+    return list(model.state_dict().items())
+
+
+def assert_same_weights(model, other):
+    for (name, one), (_, two) in zip(weights(model), weights(other), strict=True):
+        assert torch.equal(one, two), name
+
+
+def test_a_run_stopped_between_checkpoints_repeats_what_is_not_saved(tmp_path):
+    _, want_state = go_on(start())
+    killed, steps = start(tmp_path, every=3), []
+
+    def after_batch():
+        killed.after_batch()
+        steps.append(1)
+        if len(steps) == 10:
+            raise Killed
+
+    with pytest.raises(Killed):
+        go_on(killed, after_batch)
+    run = start(tmp_path)
+    assert run.resume()
+    assert run.loader.state_dict()["batch"] == 3
+    ranks.assert_same_state(go_on(run)[1], want_state)
+
+
+def test_a_finished_run_has_nothing_left_to_do(tmp_path):
+    _, want_state = go_on(start(tmp_path, every=0))
+    run = start(tmp_path)
+    assert run.resume()
+    assert run.epoch == EPOCHS
+    losses, state = go_on(run)
+    assert losses == {}
+    ranks.assert_same_state(state, want_state)
+
+
+def test_without_a_directory_nothing_is_written(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    run = start()
+    go_on(run)
+    assert not run.resume()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_best_epoch_is_kept():
+    run = start()
+    values = [math.nan, 0.2, 0.7, 0.7, math.nan, 0.1]
+    seen = []
+    for value in values:
+        with torch.no_grad():
+            run.model.layers[0].fc_self.weight += 1
+        seen.append(run.model.layers[0].fc_self.weight.clone())
+        run.end_epoch(value)
+    assert (run.best_value, run.best_epoch) == (0.7, 2)
+    run.load_best()
+    assert torch.equal(run.model.layers[0].fc_self.weight, seen[2])
+
+
+def test_other_settings_are_refused_with_both_values(tmp_path):
+    go_on(start(tmp_path, lr=0.01, hidden=8))
+    with pytest.raises(ValueError, match=r"lr is 0.01 in the checkpoint and 0.02 here"):
+        start(tmp_path, lr=0.02, hidden=8).resume()
+    with pytest.raises(ValueError, match=r"hidden is 8 in the checkpoint and None here"):
+        start(tmp_path, lr=0.01).resume()
+
+
+def test_another_pipeline_or_model_is_refused(tmp_path):
+    run = start(tmp_path)
+    go_on(run)
+    model, optimizer = ranks.make_model()
+    with pytest.raises(ValueError, match=r"checkpoint.pt: belongs to another run: .*150.*140"):
+        load_checkpoint(tmp_path, model, optimizer, ranks.make_loader(140))
+    with pytest.raises(ValueError, match=r"checkpoint.pt: belongs to another run"):
+        load_checkpoint(tmp_path, torch.nn.Linear(1, 1), optimizer, ranks.make_loader(150))
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"", "not a checkpoint, or damaged"),
+        (b"no such thing", "not a checkpoint, or damaged"),
+        ({"model": {}}, "expected the keys"),
+        ({"version": 99, "model": {}, "optimizer": {}, "loader": {}, "extra": {}}, "version 99"),
+        ("whole", "damaged"),
+    ],
+)
+def test_what_is_no_checkpoint_is_refused(tmp_path, content, words):
+    path = checkpoint_path(tmp_path)
+    run = start()
+    if content == "whole":
+        whole = save_checkpoint(tmp_path, run.model, run.optimizer, run.loader).read_bytes()
+        content = whole[: len(whole) // 2]
+    if isinstance(content, bytes):
+        path.write_bytes(content)
+    else:
+        torch.save(content, path)
+    with pytest.raises(ValueError, match=f"checkpoint.pt: .*{words}"):
+        load_checkpoint(tmp_path, run.model, run.optimizer, run.loader)
+
+
+class Attack:
+    def __reduce__(self):
+        return (shutil.rmtree, ("/nowhere/at/all",))
+
+
+def test_a_checkpoint_cannot_run_code(tmp_path):
+    run = start()
+    torch.save({"model": Attack()}, checkpoint_path(tmp_path))
+    with pytest.raises(ValueError, match="not a checkpoint, or damaged"):
+        load_checkpoint(tmp_path, run.model, run.optimizer, run.loader)
+
+
+def test_no_checkpoint(tmp_path):
+    run = start(tmp_path / "none")
+    assert not run.resume()
+    with pytest.raises(FileNotFoundError, match="there is no checkpoint"):
+        load_checkpoint(tmp_path / "none", run.model, run.optimizer, run.loader)
+
+
+def test_a_failed_write_leaves_the_old_checkpoint(tmp_path):
+    run = start()
+    save_checkpoint(tmp_path, run.model, run.optimizer, run.loader, {"number": 1})
+    before = checkpoint_path(tmp_path).read_bytes()
+    with pytest.raises(Exception, match=r"pickle|lambda"):
+        save_checkpoint(tmp_path, run.model, run.optimizer, run.loader, {"number": lambda: 0})
+    assert checkpoint_path(tmp_path).read_bytes() == before
+    assert [path.name for path in tmp_path.iterdir()] == ["checkpoint.pt"]
+
+
+def test_extra_comes_back(tmp_path):
+    run = start()
+    extra = {"a": torch.arange(3), "b": [1, 2.5, None, "x"], "c": {"d": (True, math.inf)}}
+    save_checkpoint(tmp_path, run.model, run.optimizer, run.loader, extra)
+    got = load_checkpoint(tmp_path, run.model, run.optimizer, run.loader)
+    assert torch.equal(got.pop("a"), extra.pop("a"))
+    assert got == extra
+
+
+def test_every_below_zero():
+    with pytest.raises(ValueError, match="every is -1"):
+        start(every=-1)

@@ -1,0 +1,201 @@
+"""The node classification examples, run as a user runs them, on a small planted data set."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+import hopline.pipes as hp
+from hopline.models import checkpoint_path
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+ONE, MANY = "node_classification.py", "multi_gpu_node_classification.py"
+SMALL = ("--fanout", "5,5", "--hidden", "16", "--batch-size", "16")
+
+
+@pytest.fixture(scope="module")
+def planted(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("data") / "planted"
+    hp.planted_partition(400, 4, 8, 16, seed=1, path=folder)
+    return folder
+
+
+def command(script, planted, *options):
+    return [sys.executable, str(EXAMPLES / script), "--dataset", str(planted), *SMALL, *options]
+
+
+def run(script, planted, *options):
+    """What it prints, without the times."""
+    result = subprocess.run(
+        command(script, planted, *options), capture_output=True, text=True, timeout=200
+    )
+    assert result.returncode == 0, result.stderr
+    assert result.stderr == ""
+    return re.sub(r"\| [0-9.]+ s$", "", result.stdout, flags=re.MULTILINE).splitlines()
+
+
+def figure(lines, name="accuracy"):
+    match = re.fullmatch(rf"test {name}: ([01]\.\d{{4}})", lines[-1])
+    assert match, lines[-1]
+    return float(match[1])
+
+
+def test_one_process(planted):
+    lines = run(ONE, planted, "--epochs", "8")
+    assert len(lines) == 9
+    for epoch, line in enumerate(lines[:-1]):
+        assert re.fullmatch(
+            rf"epoch {epoch:03d} \| loss \d+\.\d{{4}} \| validation accuracy [01]\.\d{{4}} ", line
+        )
+    assert figure(lines) > 0.85
+    # The same with threads.
+    assert run(ONE, planted, "--epochs", "8", "--num-workers", "2") == lines
+
+
+def test_auroc_and_normalised_rows(planted):
+    options = ("--epochs", "8", "--metric", "auroc", "--normalize-features")
+    assert figure(run(ONE, planted, *options), "auroc") > 0.8
+
+
+@pytest.mark.parametrize("options", [("--num-ranks", "2"), ("--num-ranks", "1")])
+def test_ranks(planted, options, tmp_path):
+    options = (*options, "--epochs", "8", "--lr", "0.02", "--checkpoint", str(tmp_path))
+    lines = run(MANY, planted, *options)
+    assert len(lines) == 9
+    assert figure(lines) > 0.85
+    # A finished run says the same again.
+    again = run(MANY, planted, *options, "--resume")
+    assert again == ["resumed epoch 8 after 0 mini-batches", lines[-1]]
+
+
+def test_a_killed_run_goes_on_exactly(planted, tmp_path):
+    options = ("--epochs", "25", "--checkpoint-every", "2", "--checkpoint")
+    want = run(ONE, planted, *options, str(tmp_path / "whole"))
+
+    arguments = command(ONE, planted, *options, str(tmp_path / "killed"))
+    process = subprocess.Popen(arguments, stdout=subprocess.DEVNULL)
+    limit = time.monotonic() + 100
+    while not (place := saved_place(tmp_path / "killed")) or place["epoch"] < 2:
+        assert process.poll() is None
+        assert time.monotonic() < limit
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    place = saved_place(tmp_path / "killed")
+    assert place["epoch"] < 25
+
+    got = run(ONE, planted, *options, str(tmp_path / "killed"), "--resume")
+    assert got[0] == f"resumed epoch {place['epoch']} after {place['batch']} mini-batches"
+    assert got[1:] == want[place["epoch"] :]
+    assert [path.name for path in (tmp_path / "killed").iterdir()] == ["checkpoint.pt"]
+
+
+def saved_place(folder):
+    path = checkpoint_path(folder)
+    return torch.load(path, weights_only=True)["loader"] if path.exists() else None
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("mode", ["cpu-cuda", "pinned-cuda", "cuda-cuda"])
+@pytest.mark.parametrize("script", [ONE, MANY])
+def test_on_a_gpu(planted, script, mode):
+    assert figure(run(script, planted, "--epochs", "8", "--mode", mode)) > 0.85
+
+
+@pytest.fixture
+def call(monkeypatch, capsys):
+    """Runs a script in this process, on a machine without GPU; gives exit code and stderr."""
+    monkeypatch.syspath_prepend(EXAMPLES)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+
+    def call(script, *options):
+        monkeypatch.setattr(sys, "argv", [script, *options])
+        spec = importlib.util.spec_from_file_location(script[:-3], EXAMPLES / script)
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        with pytest.raises(SystemExit) as caught:
+            module.main()
+        return caught.value.code, capsys.readouterr().err
+
+    return call
+
+
+BAD = [
+    ("--fanout 10,x", "--fanout: 'x' is not an integer of at least -1"),
+    ("--fanout 10,,5", "--fanout: '' is not"),
+    ("--fanout -2", "--fanout: '-2' is not"),
+    ("--batch-size 0", "--batch-size: '0' is not an integer of at least 1"),
+    ("--epochs 1.5", "--epochs: '1.5' is not an integer"),
+    ("--lr nan", "--lr: 'nan' is not a number"),
+    ("--lr -1", "--lr: '-1' is not a number of at least 0"),
+    ("--weight-decay inf", "--weight-decay: 'inf' is not"),
+    ("--hidden 0", "--hidden: '0' is not"),
+    ("--dropout 1.5", "--dropout: '1.5' is not a number of at least 0 and at most 1"),
+    ("--metric f1", "invalid choice: 'f1'"),
+    ("--mode gpu", "invalid choice: 'gpu'"),
+    ("--num-workers -1", "--num-workers: '-1' is not"),
+    ("--seed x", "--seed: 'x' is not"),
+    ("--dataset no-such", "no-such"),
+    ("--resume", "need --checkpoint DIR"),
+    ("--checkpoint-every 5", "need --checkpoint DIR"),
+    ("--no-such-option", "unrecognized arguments"),
+]
+BAD_ONE = [
+    ("--mode cpu-cuda", "--mode cpu-cuda needs a GPU"),
+    ("--mode pinned-cuda", "--mode pinned-cuda needs a GPU"),
+    ("--mode cuda-cuda", "use --mode cpu-cpu"),
+]
+BAD_MANY = [
+    ("--gpu 0,1", "--mode pinned-cuda needs a GPU, and torch finds none here; use --num-ranks"),
+    ("--gpu 0 --mode cuda-cuda", "--mode cuda-cuda needs a GPU"),
+    ("--gpu 0,0", "--gpu: '0,0' names a GPU twice"),
+    ("--gpu a", "--gpu: 'a' is not"),
+    ("--gpu 0 --mode cpu-cpu", "give --num-ranks instead of --gpu"),
+    ("--gpu 0 --num-ranks 2", "--num-ranks is for ranks on the CPU"),
+    ("--num-ranks 2 --mode cpu-cuda", "--num-ranks is for ranks on the CPU"),
+    ("--num-ranks 0", "--num-ranks: '0' is not"),
+]
+
+
+@pytest.mark.parametrize(
+    ("script", "options", "words"),
+    [(ONE, *case) for case in BAD + BAD_ONE] + [(MANY, *case) for case in BAD + BAD_MANY],
+)
+def test_bad_options_end_in_one_line(call, script, options, words):
+    code, said = call(script, *options.split())
+    assert code == 2
+    assert said.startswith("error: ")
+    assert words in said
+    assert said.count("\n") == 1
+
+
+def test_an_earlier_checkpoint_is_not_overwritten(call, tmp_path):
+    checkpoint_path(tmp_path).write_bytes(b"precious")
+    code, said = call(ONE, "--checkpoint", str(tmp_path))
+    assert (code, said.count("\n")) == (2, 1)
+    assert "go on with --resume" in said
+    assert checkpoint_path(tmp_path).read_bytes() == b"precious"
+
+
+def test_a_damaged_data_set_is_one_line(call, tmp_path):
+    (tmp_path / "metadata.yaml").write_text("dataset_name: [")
+    code, said = call(ONE, "--dataset", str(tmp_path))
+    assert (code, said.count("\n")) == (2, 1)
+    assert os.fspath(tmp_path) in said
+
+
+def test_other_options_than_those_of_the_checkpoint(call, planted, tmp_path):
+    options = ("--checkpoint", str(tmp_path))
+    run(ONE, planted, "--epochs", "1", *options)
+    wrong = command(ONE, planted, *options, "--resume", "--dropout", "0.1")[2:]
+    code, said = call(ONE, *wrong)
+    assert (code, said.count("\n")) == (2, 1)
+    assert "dropout is 0.5 in the checkpoint and 0.1 here" in said

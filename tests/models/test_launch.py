@@ -1,0 +1,149 @@
+"""launch: what ranks get, who is named when one fails, and that no process is left."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from hopline.models import RankError, launch
+from tests.models import ranks
+
+ROOT = Path(__file__).parents[2]
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    # A zombie is gone but for its parent's asking.
+    return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+
+
+def pids(folder: Path) -> list[int]:
+    return [int(path.read_text() or 0) for path in folder.glob("*.pid")]
+
+
+def assert_gone(folder: Path, count: int, patience: float = 0.0) -> None:
+    found = pids(folder)
+    assert len(found) == count
+    limit = time.monotonic() + patience
+    while (left := [pid for pid in found if is_alive(pid)]) and time.monotonic() < limit:
+        time.sleep(0.05)
+    assert left == []
+
+
+def test_ranks_get_their_place_and_leave_nothing_behind(tmp_path):
+    threads = torch.get_num_threads()
+    launch(ranks.tell, 2, tmp_path, {"a": [1]})
+    assert_gone(tmp_path, 2)
+    share = max(1, len(os.sched_getaffinity(0)) // 2)
+    for rank in range(2):
+        assert json.loads((tmp_path / f"{rank}.json").read_text()) == {
+            "rank": rank,
+            "world_size": 2,
+            "backend": "gloo",
+            "threads": share,
+            "arguments": [rank, 2, "cpu", {"a": [1]}],
+        }
+    assert torch.get_num_threads() == threads
+    assert not torch.distributed.is_initialized()
+
+
+@pytest.mark.parametrize(
+    ("how", "words", "exit_code", "signal_name"),
+    [
+        ("raise", "rank 1 of 2 raised KeyError: 'no such thing'", 1, None),
+        ("kill", "rank 1 of 2 was killed by SIGKILL", -9, "SIGKILL"),
+        ("exit 3", "rank 1 of 2 ended with exit code 3", 3, None),
+        ("exit 0", "rank 1 of 2 left before its function returned", 0, None),
+        ("_exit 0", "rank 1 of 2 left before its function returned, with exit code 0", 0, None),
+    ],
+)
+def test_the_rank_that_failed_is_named(tmp_path, how, words, exit_code, signal_name):
+    with pytest.raises(RankError) as caught:
+        launch(ranks.end_by, 2, tmp_path, how)
+    error = caught.value
+    assert str(error).startswith(words)
+    assert "rank 0 raised RuntimeError" in str(error)  # and the other one is accounted for
+    assert "60 s" in str(error)
+    assert (error.rank, error.exit_code, error.signal) == (1, exit_code, signal_name)
+    assert ("in end\n" in (error.traceback or "")) == (how == "raise")
+    assert_gone(tmp_path, 2)
+
+
+def test_a_rank_that_hangs_is_named_after_the_timeout(tmp_path):
+    with pytest.raises(RankError) as caught:
+        launch(ranks.end_by, 2, tmp_path, "stop", timeout=3)
+    assert str(caught.value).startswith("rank 1 of 2 did not answer and was stopped")
+    assert "3 s" in str(caught.value)
+    assert (caught.value.rank, caught.value.exit_code) == (1, None)
+    assert_gone(tmp_path, 2)
+
+
+def test_a_rank_that_is_killed_in_mid_epoch_is_named(tmp_path):
+    with pytest.raises(RankError) as caught:
+        launch(ranks.killed_in_mid_epoch, 2, tmp_path)
+    assert str(caught.value).startswith("rank 1 of 2 was killed by SIGKILL")
+    assert "went on without" not in str(caught.value)
+    assert_gone(tmp_path, 2)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_ranks_end_with_the_caller(tmp_path, number):
+    program = (
+        "import sys; from tests.models.ranks import launch_waiting_ranks\n"
+        "if __name__ == '__main__': launch_waiting_ranks(sys.argv[1])\n"
+    )
+    script = tmp_path / "waiting.py"
+    script.write_text(program)
+    folders = tmp_path / "tmp"
+    folders.mkdir()
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(folders)}
+    caller = subprocess.Popen(
+        [sys.executable, str(script), str(tmp_path)], env=environment, stderr=subprocess.PIPE
+    )
+    with caller:
+        limit = time.monotonic() + 60
+        while 0 in pids(tmp_path) or len(pids(tmp_path)) < 2:
+            assert caller.poll() is None, caller.stderr.read()
+            assert time.monotonic() < limit
+            time.sleep(0.05)
+        time.sleep(0.5)  # rank 0 is in the collective by then
+        caller.send_signal(number)
+        _, said = caller.communicate(timeout=30)
+    assert caller.returncode == -number
+    if number == signal.SIGINT:
+        assert b"KeyboardInterrupt" in said
+        assert list(folders.glob("hopline-*")) == []
+    assert_gone(tmp_path, 2, patience=10)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "keywords", "words"),
+    [
+        ((0,), {}, "num_ranks is 0"),
+        ((True,), {}, "num_ranks is True"),
+        ((2,), {"timeout": 0}, "timeout is 0"),
+        ((2,), {"timeout": float("inf")}, "timeout is inf"),
+        ((2,), {"gpus": [0]}, "expected 2 different ids"),
+        ((2,), {"gpus": [0, 0]}, "expected 2 different ids"),
+        ((1,), {"gpus": [99]}, "there is no GPU 99"),
+    ],
+)
+def test_unfit_arguments_start_no_process(arguments, keywords, words):
+    with pytest.raises(ValueError, match=words):
+        launch(ranks.tell, *arguments, **keywords)
+
+
+def test_a_function_that_cannot_be_found_is_refused_at_once():
+    with pytest.raises(Exception, match=r"lambda|pickle"):
+        launch(lambda *_: None, 2)

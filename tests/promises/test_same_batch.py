@@ -1,0 +1,252 @@
+"""Promise 1: a mini-batch is a pure function of (seed, epoch, batch index)."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import random
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import hopline.pipes as hp
+from tests import twins
+from tests.strategies import build, sampled
+from tests.twins import EDGE, NODE
+
+WORKERS = [0, 1, 2, 8]
+KINDS = "shop", "item", "user"  # of items, in another order than the graph's
+
+
+def homogeneous() -> twins.Graph:
+    generator = np.random.default_rng(3)
+    src, dst = generator.integers(0, 60, (2, 400)).tolist()
+    return twins.Graph({NODE: 60}, {EDGE: list(zip(src, dst, strict=True))})
+
+
+def heterogeneous() -> twins.Graph:
+    generator = np.random.default_rng(4)
+    num_nodes = {"user": 30, "item": 20, "shop": 5}
+    edges = {}
+    for etype in ("user:buys:item", "user:sees:item", "item:in:shop", "item:by:user"):
+        source, _, destination = etype.split(":")
+        src = generator.integers(0, num_nodes[source], 90).tolist()
+        dst = generator.integers(0, num_nodes[destination], 90).tolist()
+        edges[etype] = list(zip(src, dst, strict=True))
+    return twins.Graph(num_nodes, edges)
+
+
+def items(twin: twins.Graph) -> hp.ItemSet | hp.HeteroItemSet:
+    if NODE in twin.num_nodes:
+        columns = torch.arange(50), torch.arange(50) % 7
+        return hp.ItemSet(columns, ("seeds", "labels"))
+    return hp.HeteroItemSet(
+        {kind: hp.ItemSet((torch.arange(twin.num_nodes[kind]),), ("seeds",)) for kind in KINDS}
+    )
+
+
+def features(twin: twins.Graph) -> hp.BasicFeatureStore:
+    homogeneous = NODE in twin.num_nodes
+    store = {
+        ("node", None if homogeneous else kind, "x"): hp.TorchBasedFeature(
+            torch.arange(2 * count).reshape(count, 2).to(torch.float16)
+        )
+        for kind, count in twin.num_nodes.items()
+    }
+    return hp.BasicFeatureStore(store)
+
+
+FANOUTS = {True: [[4], [-1], [3]], False: [[2, 1, -1, 3], [5], [1, 1, 1, 1]]}
+
+
+def chain(twin: twins.Graph, *, replace=False, shuffle=True, source=None) -> hp.Stage:
+    """Items, three hops of sampling and features, over the twin's graph."""
+    homogeneous = NODE in twin.num_nodes
+    source = source or hp.ItemSampler(items(twin), 8, shuffle=shuffle, seed=11)
+    keys = ["x"] if homogeneous else {kind: ["x"] for kind in twin.num_nodes}
+    fanouts = [torch.tensor(f) for f in FANOUTS[homogeneous]]
+    graph = build(twin, include_original_edge_id=True)
+    return source.sample_neighbor(graph, fanouts, replace).fetch_feature(features(twin), keys)
+
+
+def flatten(value) -> list:
+    """All that a mini-batch holds, bit by bit, in the order in which it is held."""
+    if isinstance(value, torch.Tensor):
+        return [str(value.dtype), tuple(value.shape), value.contiguous().numpy().tobytes()]
+    if isinstance(value, dict):
+        return [x for key, v in value.items() for x in (key, *flatten(v))]
+    if isinstance(value, list | tuple):
+        return [x for v in value for x in flatten(v)]
+    if isinstance(value, hp.SampledSubgraph | hp.CSCFormatBase):
+        return [x for name in value.__slots__ for x in flatten(getattr(value, name))]
+    return [value]
+
+
+def trace(minibatches) -> list:
+    return [flatten([vars(minibatch)]) for minibatch in minibatches]
+
+
+TWINS = {"homogeneous": homogeneous, "heterogeneous": heterogeneous}
+
+
+@pytest.mark.parametrize("make", TWINS.values(), ids=TWINS)
+@pytest.mark.parametrize("replace", [False, True])
+def test_any_number_of_workers(make, replace):
+    twin = make()
+    traces = []
+    for num_workers in WORKERS:
+        with hp.DataLoader(chain(twin, replace=replace), num_workers=num_workers) as loader:
+            traces.append([trace(loader), trace(loader)])
+    assert traces[0][0] != traces[0][1]  # the epochs differ
+    assert len(traces[0][0]) == 7
+    for other in traces[1:]:
+        assert other == traces[0]
+
+
+@pytest.mark.parametrize("make", TWINS.values(), ids=TWINS)
+def test_any_order_and_any_company(make):
+    """Batches made by themselves, backwards, and while other threads make others."""
+    pipe = chain(make())
+    source, stages = pipe.parts()
+
+    def one(index):
+        minibatch = source.batch(0, index)
+        for stage in stages:
+            minibatch = stage(minibatch)
+        return flatten([vars(minibatch)])
+
+    expected = trace(pipe)
+    assert [one(i) for i in reversed(range(len(pipe)))] == expected[::-1]
+    found: dict[int, list] = {}
+    threads = [
+        threading.Thread(target=lambda t=t: found.update({t: one(t % len(pipe))}))
+        for t in range(3 * len(pipe))
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [found[t] for t in range(3 * len(pipe))] == expected * 3
+
+
+def test_two_loaders_on_one_chain():
+    pipe = chain(homogeneous())
+    alone = trace(hp.DataLoader(pipe))
+    first, second = hp.DataLoader(pipe, num_workers=2), hp.DataLoader(pipe)
+    pairs = list(zip(first, second, strict=True))
+    assert trace(a for a, _ in pairs) == trace(b for _, b in pairs) == alone
+
+
+@pytest.mark.parametrize("make", TWINS.values(), ids=TWINS)
+@pytest.mark.parametrize("replace", [False, True])
+def test_the_twin(make, replace):
+    """Every mini-batch of an epoch, from the order of the items to the last edge."""
+    twin = make()
+    pipe = chain(twin, replace=replace)
+    homogeneous = NODE in twin.num_nodes
+    every = [(NODE, i) for i in range(50)]
+    if not homogeneous:
+        every = [(kind, i) for kind in KINDS for i in range(twin.num_nodes[kind])]
+    for epoch, loop in ((0, pipe), (1, pipe)):
+        order = twins.epoch_order(11, epoch, len(every))
+        for index, minibatch in enumerate(loop):
+            seeds = [every[i] for i in order[8 * index : 8 * index + 8]]
+            kinds = list(twin.num_nodes)
+            seeds.sort(key=lambda seed: kinds.index(seed[0]))
+            assert minibatch.key == (11, epoch, index)
+            expected = twins.sample(twin, seeds, FANOUTS[homogeneous], replace, minibatch.key)
+            assert sampled(minibatch, twin) == expected
+            for kind, nodes in expected.nodes.items():
+                rows = minibatch.node_features["x" if homogeneous else (kind, "x")]
+                assert rows.tolist() == [[2 * i, 2 * i + 1] for i in nodes]
+
+
+@pytest.mark.parametrize("make", TWINS.values(), ids=TWINS)
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_ranks_make_the_batches_of_one_process(make, shuffle):
+    """48 items, 3 ranks, batches of 4: the ranks cut the order where one process does."""
+    twin = make()
+    item_set = hp.ItemSet(48, "seeds")
+    if NODE not in twin.num_nodes:
+        item_set = hp.HeteroItemSet(
+            {"item": hp.ItemSet(20, "seeds"), "user": hp.ItemSet(28, "seeds")}
+        )
+
+    def run(source):
+        return trace(chain(twin, source=source))
+
+    single = run(hp.ItemSampler(item_set, 4, shuffle=shuffle, seed=11))
+    ranks = [
+        run(
+            hp.DistributedItemSampler(
+                item_set, 4, shuffle=shuffle, seed=11, num_replicas=3, rank=rank
+            )
+        )
+        for rank in range(3)
+    ]
+    assert ranks[0] + ranks[1] + ranks[2] == single
+    assert len(single) == 12
+
+
+def test_seed_epoch_and_index_matter():
+    twin = homogeneous()
+    graph = build(twin)
+    stage = hp.NeighborSampler([], graph, [2, 2])
+    found = set()
+    for key in [(0, 0, 0), (1, 0, 0), (0, 1, 0), (0, 0, 1), (1, 1, 0), (2**62, 0, 0)]:
+        minibatch = stage(hp.MiniBatch(seeds=torch.arange(60), key=key))
+        found.add(str(flatten(minibatch.sampled_subgraphs)))
+    assert len(found) == 6
+
+
+def test_no_global_generator_is_read_or_written():
+    def states():
+        return (
+            random.getstate(),
+            str(np.random.get_state()),  # noqa: NPY002
+            torch.get_rng_state().tolist(),
+        )
+
+    def run():
+        return [trace(hp.DataLoader(chain(make()), num_workers=2)) for make in TWINS.values()]
+
+    expected = run()
+    for seed in (1, 2):
+        random.seed(seed)
+        np.random.seed(seed)  # noqa: NPY002
+        torch.manual_seed(seed)
+        before = states()
+        assert run() == expected
+        drawn = hp.ItemSampler(hp.ItemSet(5, "seeds"), 2, shuffle=True)
+        list(drawn)
+        assert states() == before
+
+
+def digest() -> str:
+    """Of two epochs of both chains; run in other processes, too."""
+    found = hashlib.sha256()
+    for make in TWINS.values():
+        with hp.DataLoader(chain(make()), num_workers=2) as loader:
+            for _ in range(2):
+                found.update(repr(trace(loader)).encode())
+    return found.hexdigest()
+
+
+def test_another_process_with_another_hash_seed():
+    code = "from tests.promises.test_same_batch import digest; print(digest())"
+    other = "1" if os.environ.get("PYTHONHASHSEED") == "0" else "0"
+    child = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=Path(__file__).parents[2],
+        env={**os.environ, "PYTHONHASHSEED": other, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
+    assert child.returncode == 0, child.stderr
+    assert child.stdout.strip() == digest()
