@@ -198,7 +198,9 @@ def _end_with_parent() -> None:
 def _join_group(place: _Place) -> torch.device:
     """Joins the process group; returns the rank's device."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    torch.set_num_threads(max(1, (cores or 1) // place.world_size))
+    # No more than the rank would take by itself, e.g. because of OMP_NUM_THREADS.
+    share = max(1, (cores or 1) // place.world_size)
+    torch.set_num_threads(min(share, torch.get_num_threads()))
     if any(name == "lo" for _, name in socket.if_nameindex()):
         # All ranks are on this machine: gloo need not listen to the network, nor resolve its name.
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")

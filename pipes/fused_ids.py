@@ -17,7 +17,7 @@ from hopline.pipes.etypes import etype_str_to_tuple
 from hopline.pipes.features.buffers import empty_array
 from hopline.pipes.features.rows import gather
 from hopline.pipes.graph import ORIGINAL_EDGE_ID, FusedCSCSamplingGraph, Hop
-from hopline.pipes.kernels import cpu
+from hopline.pipes.kernels import typed
 from hopline.pipes.subgraph import CSCFormatBase, SampledSubgraph
 
 __all__ = ["fuse_nodes", "subgraphs_from_hops"]
@@ -114,7 +114,7 @@ def _heterogeneous(
     offsets = graph.node_type_offset.numpy()
     names = sorted(graph.node_type_to_id, key=graph.node_type_to_id.__getitem__)
     ranks, types = empty_array(len(nodes), np.int32), empty_array(len(nodes), np.int32)
-    cpu.typed_ranks(nodes, offsets, types, ranks)
+    typed.typed_ranks(nodes, offsets, types, ranks)
     places = [np.flatnonzero(types == i) for i in range(len(names))]  # ascending
     lists = [
         torch.from_numpy(nodes[p] - nodes.dtype.type(offsets[i])) for i, p in enumerate(places)
@@ -137,7 +137,7 @@ def _heterogeneous(
             count = int((hop.segments[starts + 1] - hop.segments[starts]).sum())
             indptr = empty_array(len(mine) + 1, np.int64)
             indices, positions = empty_array(count, np.int32), empty_array(count, np.int64)
-            bad = cpu.split_segments(
+            bad = typed.split_segments(
                 hop.segments, starts, local, graph.node_type_to_id[source], types, ranks,
                 hop.positions, indptr, indices, positions,
             )  # fmt: skip

@@ -19,6 +19,7 @@ import torch
 from hopline.pipes.etypes import etype_str_to_tuple
 from hopline.pipes.features.buffers import empty_array
 from hopline.pipes.kernels import cpu
+from hopline.pipes.kernels import typed as typed_kernels
 from hopline.pipes.relabel import NodeTablePool
 
 __all__ = ["ORIGINAL_EDGE_ID", "FusedCSCSamplingGraph", "Hop", "fused_csc_sampling_graph"]
@@ -234,7 +235,7 @@ class FusedCSCSamplingGraph:
         if ordered and self.num_edge_types > 1:
             by_column = picked
             picked = empty_array(len(columns) * self.num_edge_types + 1, np.int64)
-            bad = cpu.accumulate_typed_counts(
+            bad = typed_kernels.accumulate_typed_counts(
                 edge_types, positions, by_column, self.num_edge_types, picked
             )
             if bad >= 0:

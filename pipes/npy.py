@@ -47,16 +47,19 @@ def read_npy(
     if not path.is_file():
         raise FileNotFoundError(f"{path}: no such file; expected an array in .npy format")
     shape, fortran, stored, offset = _read_header(path)
-    if stored.hasobject or stored.fields is not None or stored.kind not in "biufc":
+    if stored.hasobject:
         raise ValueError(
-            f"{path}: holds dtype {stored}; expected numbers: objects are read by pickle, which "
-            "runs code"
+            f"{path}: holds Python objects (dtype {stored}); expected numbers, since objects are "
+            "read by pickle, which runs code"
         )
+    if stored.fields is not None or stored.kind not in "biufc":
+        raise ValueError(f"{path}: holds dtype {stored}; expected numbers")
     count = math.prod(shape)
-    if (found := path.stat().st_size) < offset + count * stored.itemsize:
+    length = count * stored.itemsize
+    if (found := path.stat().st_size - offset) < length:
         raise ValueError(
-            f"{path}: cut short: shape {shape} of {stored} needs "
-            f"{offset + count * stored.itemsize} bytes with the header, the file has {found}"
+            f"{path}: cut short: shape {shape} of {stored} needs {length} bytes, the file has "
+            f"{found} after its header"
         )
     order: Literal["C", "F"] = "F" if fortran and len(shape) > 1 else "C"
     if not in_memory and (not stored.isnative or order == "F"):

@@ -27,7 +27,7 @@ def test_code_blocks_run(page, tmp_path, monkeypatch):
     namespace = {"__name__": "page"}
     for block, line in blocks:
         # Blank lines put the block at its own lines in tracebacks.
-        exec(compile("\n" * line + block, str(page), "exec"), namespace)
+        exec(compile("\n" * line + block, str(page), "exec"), namespace)  # noqa: S102
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

@@ -66,7 +66,13 @@ class TorchBasedFeature(Feature):
         return len(self._tensor)
 
     def update(self, value: torch.Tensor, ids: torch.Tensor | None = None) -> None:
-        """Replaces rows, or the whole tensor; see `Feature.update`."""
+        """Replaces rows, or the whole tensor; see `Feature.update`.
+
+        Raises:
+            TypeError: value or ids are no tensors of the right kind.
+            ValueError: the shapes do not fit, or the feature's dtype cannot hold the value's.
+            IndexError: an id is out of range.
+        """
         if not isinstance(value, torch.Tensor):
             raise TypeError(f"value is a {type(value).__name__}; expected a torch.Tensor")
         if value.dim() < 1 or value.shape[1:] != self.size():

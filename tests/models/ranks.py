@@ -97,64 +97,75 @@ def same(got, want):
 
 
 def reduce_figures(rank, world_size, device):
+    """On the first 2, 3, ... ranks, and on all of them as the default group."""
+    for count in range(2, world_size):
+        group = dist.new_group(list(range(count)))
+        if rank < count:
+            reduce_in_group(rank, count, group)
+    reduce_in_group(rank, world_size, None)
+
+
+def reduce_in_group(rank, world_size, group):
+    reduce = functools.partial(weighted_reduce, group=group)
     ranks = range(world_size)
     # Weights 0, 1, 2, ...: rank 0 has nothing to say, and says NaN.
     total = sum(ranks)
     value = torch.tensor([math.nan, math.inf]) if rank == 0 else torch.tensor([rank, 0.1])
     tenth = torch.tensor(0.1).item()  # float32's
     want = [sum(r * r for r in ranks) / total, tenth]
-    same(weighted_reduce(value, rank, dst=None), want)
-    same(weighted_reduce(value, rank), want if rank == 0 else [math.nan] * 2)
+    same(reduce(value, rank, dst=None), want)
+    same(reduce(value, rank), want if rank == 0 else [math.nan] * 2)
     last = world_size - 1
-    same(weighted_reduce(value, rank, dst=last), want if rank == last else [math.nan] * 2)
+    same(reduce(value, rank, dst=last), want if rank == last else [math.nan] * 2)
 
-    same(weighted_reduce(float(rank), 0, dst=None), math.nan)
-    mean = weighted_reduce(torch.tensor([[3 + rank % 2]]), 1.0, dst=None)
+    same(reduce(float(rank), 0, dst=None), math.nan)
+    mean = reduce(torch.tensor([[3 + rank % 2]]), 1.0, dst=None)
     same(mean, [[3 + world_size // 2 / world_size]])
     assert mean.dtype == torch.float64
     # float32 would lose the ones.
-    big = weighted_reduce(torch.tensor(2**30 + (rank == 0), dtype=torch.int64), 1, dst=None)
+    big = reduce(torch.tensor(2**30 + (rank == 0), dtype=torch.int64), 1, dst=None)
     same(big, 2**30 + 1 / world_size)
-    same(weighted_reduce(torch.empty(0, 3), rank, dst=None), torch.empty(0, 3))
-    same(weighted_reduce(torch.tensor(True), torch.tensor(rank), dst=None), 1)
+    same(reduce(torch.empty(0, 3), rank, dst=None), torch.empty(0, 3))
+    same(reduce(torch.tensor(True), torch.tensor(rank), dst=None), 1)
 
     # What one rank does wrong is told on all, and the group can be used on.
     for wrong, words in (
-        (lambda: weighted_reduce(torch.ones(2 + rank), 1), r"rank 1: dst 0, shape \[3\]"),
-        (lambda: weighted_reduce(torch.ones(1 + rank % 2, 2 - rank % 2), 1), "differ in shape"),
-        (lambda: weighted_reduce(1.0, -1 if rank == last else 1), f"rank {last} gave a weight"),
-        (lambda: weighted_reduce(1.0, math.nan if rank == 1 else 1), "rank 1 gave a weight"),
-        (lambda: weighted_reduce(torch.ones(1).cfloat() if rank == 1 else 1.0, 1), "rank 1 gave"),
-        (lambda: weighted_reduce(torch.ones([1] * 9) if rank == 1 else 1.0, 1), "rank 1 gave"),
-        (lambda: weighted_reduce(1.0, 1, dst=rank), "differ in shape or dst"),
+        (lambda: reduce(torch.ones(2 + rank), 1), r"rank 1: dst 0, shape \[3\]"),
+        (lambda: reduce(torch.ones(1 + rank % 2, 2 - rank % 2), 1), "differ in shape"),
+        (lambda: reduce(1.0, -1 if rank == last else 1), f"rank {last} gave a weight"),
+        (lambda: reduce(1.0, math.nan if rank == 1 else 1), "rank 1 gave a weight"),
+        (lambda: reduce(torch.ones(1).cfloat() if rank == 1 else 1.0, 1), "rank 1 gave"),
+        (lambda: reduce(torch.ones([1] * 9) if rank == 1 else 1.0, 1), "rank 1 gave"),
+        (lambda: reduce(1.0, 1, dst=rank), "differ in shape or dst"),
     ):
         with pytest.raises(ValueError, match=words):
             wrong()
     with pytest.raises(IndexError, match=f"dst is {world_size}"):
-        weighted_reduce(1.0, 1, dst=world_size)
+        reduce(1.0, 1, dst=world_size)
 
-    gather_of_any_kind(rank, world_size)
+    gather_of_any_kind(rank, world_size, group)
 
 
-def gather_of_any_kind(rank, world_size):
+def gather_of_any_kind(rank, world_size, group):
+    gather = functools.partial(gather_rows, group=group)
     for dtype in (torch.float32, torch.bfloat16, torch.int64, torch.bool, torch.uint8):
-        rows = gather_rows(torch.full((rank, 2), rank, dtype=dtype))
+        rows = gather(torch.full((rank, 2), rank, dtype=dtype))
         assert [tuple(r.shape) for r in rows] == [(r, 2) for r in range(world_size)]
         for r, got in enumerate(rows):
             assert torch.equal(got, torch.full((r, 2), r, dtype=dtype))
     # A rank that saw nothing does not know dtype and shape.
-    rows = gather_rows(torch.tensor([]) if rank == 0 else torch.tensor([[rank, 7]]))
+    rows = gather(torch.tensor([]) if rank == 0 else torch.tensor([[rank, 7]]))
     assert [r.dtype for r in rows] == [torch.int64] * world_size
     assert rows[0].shape == (0, 2)
     assert rows[1].tolist() == [[1, 7]]
-    assert all(len(r) == 0 for r in gather_rows(torch.tensor([])))
-    assert [int(r) for r in gather_rows(torch.tensor(rank))] == list(range(world_size))
+    assert all(len(r) == 0 for r in gather(torch.tensor([])))
+    assert [int(r) for r in gather(torch.tensor(rank))] == list(range(world_size))
     with pytest.raises(ValueError, match="differ in dtype or row size"):
-        gather_rows(torch.ones(1, 1 + rank))
+        gather(torch.ones(1, 1 + rank))
     with pytest.raises(ValueError, match="differ in dtype or row size"):
-        gather_rows(torch.ones(1, dtype=torch.float32 if rank else torch.float64))
+        gather(torch.ones(1, dtype=torch.float32 if rank else torch.float64))
     with pytest.raises(ValueError, match="rank 1 gave a tensor"):
-        gather_rows(torch.ones(1, dtype=torch.complex64 if rank == 1 else torch.float32))
+        gather(torch.ones(1, dtype=torch.complex64 if rank == 1 else torch.float32))
 
 
 # -------------------------------------------------------------------------------------------------

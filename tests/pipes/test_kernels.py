@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hopline.pipes.features.rows import gather
-from hopline.pipes.kernels import cpu
+from hopline.pipes.kernels import cpu, typed
 from tests import twins
 
 INTEGERS = ["int8", "int16", "int32", "int64", "uint8", "uint64"]
@@ -132,7 +132,7 @@ def test_count_picks_names_the_column_with_bad_pointers(indptr, column, types):
 def test_typed_counts_refuse_unknown_and_unordered_types(types, bad):
     # Two columns, with edges 0..2 and 3.
     out = np.empty(5, np.int64)
-    got = cpu.accumulate_typed_counts(
+    got = typed.accumulate_typed_counts(
         np.array(types, np.int8), np.arange(4), np.array([0, 3, 4]), 2, out
     )
     assert got == bad
@@ -146,7 +146,7 @@ def test_typed_ranks(sizes, data):
     total = int(offsets[-1])
     nodes = data.draw(st.lists(st.integers(0, total - 1), max_size=12)) if total else []
     kinds, ranks = np.full(len(nodes), -1, np.int32), np.full(len(nodes), -1, np.int32)
-    cpu.typed_ranks(np.array(nodes, np.int64), offsets, kinds, ranks)
+    typed.typed_ranks(np.array(nodes, np.int64), offsets, kinds, ranks)
     owner = [t for t, size in enumerate(sizes) for _ in range(size)]
     assert kinds.tolist() == [owner[v] for v in nodes]
     assert ranks.tolist() == [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import os
 import random
 import subprocess
@@ -132,6 +133,32 @@ def test_any_order_and_any_company(make):
     for thread in threads:
         thread.join()
     assert [found[t] for t in range(3 * len(pipe))] == expected * 3
+
+
+def test_big_mini_batches_share_no_memory_while_they_live():
+    """Half of the mini-batches die at once and leave their arrays, of the pool, to others."""
+    generator = torch.Generator().manual_seed(0)
+    src, dst = torch.randint(0, 20_000, (2, 150_000), generator=generator)
+    flat = hp.from_coo(src, dst, 20_000)
+    typed = hp.from_coo({"n:a:n": (src, dst), "n:b:n": (dst, src)}, num_nodes={"n": 20_000})
+    for graph, item_set in (
+        (flat, hp.ItemSet(20_000, "seeds")),
+        (typed, hp.HeteroItemSet({"n": hp.ItemSet(20_000, "seeds")})),
+    ):
+        pipe = hp.ItemSampler(item_set, 2_500, shuffle=True, seed=1).sample_neighbor(graph, [9, 4])
+        found = []
+        for num_workers in (0, 4):
+            made, kept = [], {}
+            with hp.DataLoader(pipe, num_workers=num_workers) as loader:
+                for index, minibatch in enumerate(itertools.chain(loader, loader)):
+                    made.append(hash(tuple(flatten([vars(minibatch)]))))
+                    if index % 2:
+                        kept[index] = minibatch
+            assert len(made) == 16
+            for index, minibatch in kept.items():
+                assert hash(tuple(flatten([vars(minibatch)]))) == made[index]
+            found.append(made)
+        assert found[0] == found[1]
 
 
 def test_two_loaders_on_one_chain():

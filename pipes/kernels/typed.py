@@ -1,0 +1,89 @@
+"""CPU kernels at the border between fused ids and types; see `hopline.pipes.kernels.cpu`."""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+__all__ = ["accumulate_typed_counts", "split_segments", "typed_ranks"]
+
+
+@njit(nogil=True, cache=True)
+def accumulate_typed_counts(edge_types, positions, picked, num_types, out):
+    """Turns a running sum over columns into one over (column, edge type).
+
+    Args:
+        edge_types: integer[num_edges].
+        positions: int64[picks], ascending within a column, hence ascending in type.
+        picked: int64[n + 1].
+        num_types: number of edge types T.
+        out: int64[n * T + 1], out.
+
+    Returns:
+        -1, or the position of the first edge whose type is unknown or out of order.
+    """
+    out[:] = 0
+    for i in range(len(picked) - 1):
+        previous = np.int64(0)
+        for e in range(picked[i], picked[i + 1]):
+            t = np.int64(edge_types[positions[e]])
+            if t < previous or t >= num_types:
+                return positions[e]
+            previous = t
+            out[i * num_types + t + 1] += 1
+    for s in range(1, len(out)):
+        out[s] += out[s - 1]
+    return np.int64(-1)
+
+
+@njit(nogil=True, cache=True)
+def typed_ranks(nodes, offsets, node_types, ranks):
+    """Type of each node, and its position among the list's nodes of that type.
+
+    Args:
+        nodes: integer[n], fused ids.
+        offsets: int64[num_node_types + 1].
+        node_types: int32[n], out.
+        ranks: int32[n], out.
+    """
+    counts = np.zeros(len(offsets) - 1, np.int32)
+    for i in range(len(nodes)):
+        # Empty types share their offset with the next one: the last that starts at or below.
+        t = np.searchsorted(offsets, np.int64(nodes[i]), side="right") - 1
+        node_types[i] = t
+        ranks[i] = counts[t]
+        counts[t] += 1
+
+
+@njit(nogil=True, cache=True)
+def split_segments(
+    segments, starts, local, source_type, node_types, ranks, positions, indptr, indices, edge_ids
+):
+    """Copies one edge type's segments out of a fused hop.
+
+    Args:
+        segments: int64[n * T + 1].
+        starts: int64[c], the segments to copy.
+        local: int32[picks], positions in the fused list.
+        source_type: node type that the edge type starts from.
+        node_types: int32[rows], from `typed_ranks`.
+        ranks: int32[rows], from `typed_ranks`.
+        positions: int64[picks].
+        indptr: int64[c + 1], out.
+        indices: int32[edges], out: positions in the list of the source type.
+        edge_ids: int64[edges], out: positions in CSC order.
+
+    Returns:
+        -1, or the position of the first edge whose source is of another type.
+    """
+    at = np.int64(0)
+    indptr[0] = 0
+    for i in range(len(starts)):
+        for e in range(segments[starts[i]], segments[starts[i] + 1]):
+            if node_types[local[e]] != source_type:
+                return positions[e]
+            indices[at] = ranks[local[e]]
+            edge_ids[at] = positions[e]
+            at += 1
+        indptr[i + 1] = at
+    return np.int64(-1)

@@ -1,0 +1,175 @@
+"""Promise 3: importing the package needs nothing special and changes nothing."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+import re
+import subprocess
+import sys
+import textwrap
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import hopline.models
+import hopline.partition
+import hopline.pipes
+
+ROOT = Path(__file__).parent.parent.parent
+PACKAGES = [Path(p.__path__[0]) for p in (hopline.pipes, hopline.partition, hopline.models)]
+
+
+def run(script: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """A fresh interpreter; a value of None leaves a variable out."""
+    everything = {**os.environ, **environment}
+    return subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script)],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env=everything,
+        timeout=200,
+    )
+
+
+WATCH = """
+    import json, logging, multiprocessing, os, random, signal, sys, threading, warnings
+    # What other packages do at their import is theirs.
+    import numba, numpy, pydantic, torch, torchdata.nodes, torchmetrics, tqdm, yaml, filelock
+    import torch.distributed, torch.multiprocessing
+
+    def process():
+        return {
+            "filters": [str(f) for f in warnings.filters],
+            "showwarning": [id(warnings.showwarning), id(warnings.formatwarning)],
+            "environment": dict(os.environ),
+            "torch threads": [torch.get_num_threads(), torch.get_num_interop_threads()],
+            "numba threads": numba.get_num_threads(),
+            "threads": sorted(t.name for t in threading.enumerate()),
+            "python rng": hash(random.getstate()),
+            "numpy rng": numpy.random.get_state()[1].tobytes().hex(),
+            "torch rng": bytes(torch.get_rng_state()).hex(),
+            "dtype": [str(torch.get_default_dtype()), str(torch.get_default_device())],
+            "deterministic": torch.are_deterministic_algorithms_enabled(),
+            "printing": str(numpy.get_printoptions()),
+            "errors": str(numpy.geterr()),
+            "alignment": numpy.lib.format.ARRAY_ALIGN,
+            "signals": [str(signal.getsignal(s)) for s in (signal.SIGINT, signal.SIGTERM)],
+            "hooks": [id(sys.excepthook), id(threading.excepthook), sys.getswitchinterval()],
+            "start method": multiprocessing.get_start_method(allow_none=True),
+            "sharing": torch.multiprocessing.get_sharing_strategy(),
+            "logging": [logging.root.level, str(logging.root.handlers)],
+            "cuda": torch.cuda.is_initialized(),
+            "groups": torch.distributed.is_initialized(),
+            "path": list(sys.path),
+        }
+
+    before = process()
+    import hopline.pipes, hopline.partition, hopline.models
+    after = process()
+    changed = {key: [before[key], after[key]] for key in before if before[key] != after[key]}
+    foreign = [m for m in ("dgl", "torch_geometric", "pyg_lib", "torch_sparse", "torch_scatter",
+                           "triton", "pandas", "pyarrow", "graphlearn_torch", "cugraph")
+               if m in sys.modules]
+    """
+
+
+def test_importing_changes_nothing_and_needs_no_compiler_and_no_gpu(tmp_path):
+    """Then kernels are compiled, from nothing, and a chain runs."""
+    script = (
+        WATCH
+        + """
+    import hopline.pipes as hp
+    src, dst = torch.arange(40) % 7, torch.arange(40) % 9
+    graph = hp.from_coo(src, dst, 9)
+    store = hp.BasicFeatureStore({("node", None, "x"): hp.TorchBasedFeature(torch.ones(9, 2))})
+    sampler = hp.ItemSampler(hp.ItemSet(9, "seeds"), 4, shuffle=True, seed=1)
+    chain = sampler.sample_neighbor(graph, [2, -1]).fetch_feature(store, ["x"]).copy_to("cpu")
+    count = len(list(hp.DataLoader(chain, num_workers=2)))
+    print(json.dumps({"changed": changed, "foreign": foreign, "count": count}))
+    """
+    )
+    nothing = tmp_path / "nothing"
+    nothing.mkdir()
+    done = run(
+        script,
+        PATH=str(nothing),
+        CC="/nowhere/cc",
+        CXX="/nowhere/c++",
+        CUDA_VISIBLE_DEVICES="",
+        NUMBA_CACHE_DIR=str(tmp_path / "cache"),
+    )
+    assert done.stderr == ""
+    assert json.loads(done.stdout) == {"changed": {}, "foreign": [], "count": 3}
+    assert list((tmp_path / "cache").rglob("*.nbi")), "kernels were not compiled here"
+
+
+def test_the_watch_sees_a_change():
+    meddle = """\
+    import hopline.pipes, warnings, os, random
+    warnings.simplefilter("ignore"); os.environ["MEDDLED"] = "1"; torch.set_num_threads(7)
+    random.random(); torch.rand(1); numpy.random.rand(1)
+    import hopline.partition, hopline.models
+"""
+    script = WATCH.replace("    import hopline.pipes, hopline.partition, hopline.models\n", meddle)
+    done = run(script + "\n    print(json.dumps(sorted(changed)))\n")
+    assert done.stderr == ""
+    assert set(json.loads(done.stdout)) == {
+        "filters", "environment", "torch threads", "python rng", "numpy rng", "torch rng",
+    }  # fmt: skip
+
+
+def requirements() -> dict[str, list[str]]:
+    """Names of required distributions, by extra; "" for those always required."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    groups = {"": project["dependencies"], **project.get("optional-dependencies", {})}
+    return {
+        group: [re.split(r"[^A-Za-z0-9_.-]", line)[0].lower() for line in lines]
+        for group, lines in groups.items()
+    }
+
+
+def test_nothing_is_required_that_is_tied_to_a_torch_release():
+    everything = {name for names in requirements().values() for name in names}
+    assert {"torch", "numpy", "numba"} <= everything, "found no requirements: the search is broken"
+    assert not everything & {
+        "dgl", "torch-geometric", "pyg-lib", "torch-sparse", "torch-scatter", "torch-cluster",
+        "torch-spline-conv", "torchvision", "torchaudio", "torchtext",
+    }  # fmt: skip
+
+
+COMES_WITH = {"llvmlite": "numba", "pydantic_core": "pydantic"}
+
+
+def test_every_requirement_is_imported_where_it_is_required():
+    """A module that is imported at the top of some file is no optional one."""
+    needed = {name.replace("-", "_") for name in requirements()[""]}
+    found = set()
+    for package in PACKAGES:
+        for path in package.rglob("*.py"):
+            for line in path.read_text(encoding="utf-8").splitlines():
+                if match := re.match(r"(?:import|from) (\w+)", line):  # not indented: at import
+                    found.add(match[1])
+    distributions = importlib.metadata.packages_distributions()
+    foreign = {m for m in found if m not in sys.stdlib_module_names and m != "hopline"}
+    assert {"torch", "numba"} <= foreign
+    for module in foreign:
+        names = {name.lower().replace("-", "_") for name in distributions.get(module, [module])}
+        names.add(COMES_WITH.get(module, module))
+        assert names & needed, f"{module} is imported, not required"
+
+
+def test_the_packages_hold_no_compiled_code():
+    suffixes = {
+        path.suffix for package in PACKAGES for path in package.rglob("*") if path.is_file()
+    }
+    assert ".py" in suffixes
+    assert not suffixes & {".so", ".pyd", ".dll", ".dylib", ".c", ".cc", ".cpp", ".cu", ".pyx"}
+
+
+@pytest.mark.parametrize("package", PACKAGES, ids=lambda path: path.name)
+def test_the_packages_are_typed(package):
+    assert (package / "py.typed").exists()
