@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from numba import njit
+from hopline.pipes.kernels.compiling import kernel
 
 __all__ = ["mean_rows", "spread_rows"]
 
@@ -10,7 +10,7 @@ __all__ = ["mean_rows", "spread_rows"]
 # read of a source row. Views of rows let LLVM use vector instructions.
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def mean_rows(indptr, indices, x, out):
     """out[i] = mean of x[indices[e]] over the edges e of column i; 0 where there are none.
 
@@ -43,7 +43,7 @@ def mean_rows(indptr, indices, x, out):
     return -1
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def spread_rows(indptr, indices, grad_out, grad_x):
     """Transpose of `mean_rows`: adds grad_out[i] / degree to grad_x[indices[e]].
 

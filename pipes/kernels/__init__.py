@@ -1,3 +1,3 @@
 """The few hot operations, with one contract on every device."""
 
-__all__ = ["cpu", "typed"]
+__all__ = ["compiling", "cpu", "typed"]

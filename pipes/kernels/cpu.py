@@ -14,9 +14,11 @@ from typing import Any
 
 import numpy as np
 from llvmlite import ir
-from numba import njit, types
+from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
+
+from hopline.pipes.kernels.compiling import kernel
 
 __all__ = [
     "count_destinations",
@@ -104,19 +106,19 @@ def _copy_bytes(typingctx: Any, out: Any, to: Any, source: Any, start: Any, coun
     return types.void(out, types.intp, source, types.intp, types.intp), codegen
 
 
-@njit(nogil=True, cache=True, inline="always")
+@kernel(inline="always")
 def _mix64(word):
     word = (word ^ (word >> U30)) * MIX_A
     word = (word ^ (word >> U27)) * MIX_B
     return word ^ (word >> U31)
 
 
-@njit(nogil=True, cache=True, inline="always")
+@kernel(inline="always")
 def _fold(key, counter):
     return _mix64(key + GOLDEN * (np.uint64(counter) + ONE))
 
 
-@njit(nogil=True, cache=True, inline="always")
+@kernel(inline="always")
 def _below(word, bound):
     """Maps a random word to [0, bound); Lemire's multiply-shift, bias below bound / 2**64."""
     return np.int64(_mulhi(word, np.uint64(bound)))
@@ -126,7 +128,7 @@ def _below(word, bound):
 # Order of items
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def shuffled_range(round_keys, total, start, out):
     """Writes entries start, start + 1, ... of a random permutation of [0, total) to out.
 
@@ -160,7 +162,7 @@ def shuffled_range(round_keys, total, start, out):
 # Segment s belongs to column s // T and, when T > 1, to edge type s % T.
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def count_picks(indptr, edge_types, columns, fanouts, replace, num_edges, begin, degree, picked):
     """Finds each segment's range of edges and how many of them will be picked.
 
@@ -219,7 +221,7 @@ def count_picks(indptr, edge_types, columns, fanouts, replace, num_edges, begin,
     return total
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def _pick_many(stream, first, d, k, out, at):
     """Floyd's draw with a hash set, for many picks of one segment."""
     capacity = 1
@@ -241,7 +243,7 @@ def _pick_many(stream, first, d, k, out, at):
         out[at + j] = first + t
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def pick_neighbors(
     indices, node_ids, keys, fanouts, replace, ordered, begin, degree, picked, positions, neighbors
 ):
@@ -312,7 +314,7 @@ def pick_neighbors(
 # has to be cleared.
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def insert(table, base, nodes):
     """Enters a list of nodes, which may repeat; the first occurrence counts.
 
@@ -327,7 +329,7 @@ def insert(table, base, nodes):
             table[node] = base + i
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def relabel(table, base, count, neighbors, local, new):
     """Replaces ids by positions; ids not met before are appended to the list.
 
@@ -359,7 +361,7 @@ def relabel(table, base, count, neighbors, local, new):
     return fresh
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def hash_insert(keys, values, base, start, nodes):
     """`insert` for an open-addressing table: keys int64[2**b], values int32[2**b].
 
@@ -381,7 +383,7 @@ def hash_insert(keys, values, base, start, nodes):
             values[slot] = base + start + i
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def hash_relabel(keys, values, base, count, neighbors, local, new):
     """`relabel` for an open-addressing table with room for all of neighbors."""
     mask = np.uint64(len(keys) - 1)
@@ -409,7 +411,7 @@ def hash_relabel(keys, values, base, count, neighbors, local, new):
 # Rows and checks
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def first_out_of_range(ids, low, high):
     """Position of the first id outside [low, high), or -1."""
     # A branch-free sweep first: it runs at memory speed, and bad ids are rare.
@@ -423,7 +425,7 @@ def first_out_of_range(ids, low, high):
     return -1
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def gather_rows(source, row_bytes, ids, out):
     """Copies rows, whatever they hold.
 
@@ -448,7 +450,7 @@ def gather_rows(source, row_bytes, ids, out):
 # COO -> CSC
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def count_destinations(dst, offset, counts):
     """Adds each destination's number of edges to counts.
 
@@ -461,7 +463,7 @@ def count_destinations(dst, offset, counts):
         counts[dst[e] + offset] += 1
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def place_edges(
     src, dst, src_offset, dst_offset, first_edge, low, high, start, cursor, indices, permutation
 ):
@@ -502,7 +504,7 @@ def place_edges(
     return lost
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def first_bad_column(indptr, num_edges):
     """First column whose pointers descend or leave [0, num_edges], or -1."""
     for v in range(len(indptr) - 1):
@@ -511,7 +513,7 @@ def first_bad_column(indptr, num_edges):
     return -1
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def first_mistyped_edge(indptr, indices, edge_types, node_offsets, src_types, dst_types):
     """First edge whose type is unknown, out of order in its column, or at odds with its ends.
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
+
+from hopline.pipes.kernels.compiling import kernel
 
 __all__ = ["accumulate_typed_counts", "split_segments", "typed_ranks"]
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def accumulate_typed_counts(edge_types, positions, picked, num_types, out):
     """Turns a running sum over columns into one over (column, edge type).
 
@@ -36,7 +37,7 @@ def accumulate_typed_counts(edge_types, positions, picked, num_types, out):
     return np.int64(-1)
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def typed_ranks(nodes, offsets, node_types, ranks):
     """Type of each node, and its position among the list's nodes of that type.
 
@@ -55,7 +56,7 @@ def typed_ranks(nodes, offsets, node_types, ranks):
         counts[t] += 1
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def split_segments(
     segments, starts, local, source_type, node_types, ranks, positions, indptr, indices, edge_ids
 ):

@@ -308,6 +308,22 @@ def test_a_list_serves_many_loops_at_once():
 
 
 @pytest.mark.parametrize("workers", [0, 2])
+def test_going_on_to_the_next_epoch_reads_nothing_again(workers):
+    read = Log()
+
+    class Watched:
+        def __iter__(self):
+            for made in minibatches():
+                read(made)
+                yield made
+
+    with hp.DataLoader(tn.IterableWrapper(Watched()), num_workers=workers) as loader:
+        for epoch in range(3):
+            assert seeds(loader) == ROWS
+            assert len(read.keys) == 5 * (epoch + 1)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
 def test_a_resumed_node_with_a_place_reads_nothing_again(workers):
     read = Log()
 

@@ -173,3 +173,18 @@ def test_the_packages_hold_no_compiled_code():
 @pytest.mark.parametrize("package", PACKAGES, ids=lambda path: path.name)
 def test_the_packages_are_typed(package):
     assert (package / "py.typed").exists()
+
+
+def test_kernels_work_where_no_cache_can_be_written():
+    """A read-only installation, without a home folder."""
+    script = """
+        import numba.core.caching as caching
+        caching.CacheImpl._locator_classes = []
+        import hopline.pipes as hp
+        import hopline.models
+        chain = hp.ItemSampler(hp.ItemSet(5, names="seeds"), 2, shuffle=True, seed=1)
+        print(sorted(int(seed) for minibatch in chain for seed in minibatch.seeds))
+    """
+    done = run(script)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == "[0, 1, 2, 3, 4]"

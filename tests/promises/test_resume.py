@@ -29,22 +29,23 @@ class Order:
 
 
 class Position:
-    """An iterable that keeps its place."""
+    """An iterable that keeps its place, and gives it away as the object that goes on changing."""
 
     def __init__(self):
-        self.epoch = self.index = 0
+        self.place = {"epoch": 0, "index": 0}
 
     def __iter__(self):
-        while self.index < 5:
-            self.index += 1
-            yield minibatch(10 * self.epoch + self.index)
-        self.epoch, self.index = self.epoch + 1, 0
+        while self.place["index"] < 5:
+            self.place["index"] += 1
+            yield minibatch(10 * self.place["epoch"] + self.place["index"])
+        self.place["epoch"] += 1
+        self.place["index"] = 0
 
     def state_dict(self):
-        return {"epoch": self.epoch, "index": self.index}
+        return self.place
 
     def load_state_dict(self, state):
-        self.epoch, self.index = state["epoch"], state["index"]
+        self.place = state
 
 
 def sampled(source):
