@@ -80,7 +80,8 @@ def loader_milliseconds(chain: hp.Stage, workers: int, batches: int) -> float:
     """Milliseconds a mini-batch as a reader of the loader sees them."""
     with hp.DataLoader(chain, num_workers=workers) as loader:
         reader = iter(loader)
-        for _ in islice(reader, 2):
+        # As many as are in flight: from then on buffers are used again.
+        for _ in islice(reader, 2 * workers + 3):
             pass
         start = time.perf_counter()
         for _ in islice(reader, batches):
