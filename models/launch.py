@@ -162,7 +162,7 @@ def _note_path(folder: Path, rank: int) -> Path:
 def _run_rank(place: _Place, fn: Callable[..., object], args: tuple[Any, ...]) -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C ends a rank wherever it waits
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    code = 0
+    code, whole = 0, False
     try:
         fn(place.rank, place.world_size, _join_group(place), *args)
     except SystemExit as error:
@@ -181,8 +181,10 @@ def _run_rank(place: _Place, fn: Callable[..., object], args: tuple[Any, ...]) -
         if dist.is_initialized():
             dist.destroy_process_group()
         place.note(code=0)
-    if code:
-        # At once and whatever threads are left, so that the others notice.
+        whole = True
+    if not whole:
+        # At once and whatever threads are left, so that the others notice. The group's threads
+        # still run: an interpreter that winds down beside them may abort.
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
