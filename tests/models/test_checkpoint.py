@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-import shutil
+import os
 
 import pytest
 import torch
@@ -179,15 +179,21 @@ def test_what_is_no_checkpoint_is_refused(tmp_path, content, words):
 
 
 class Attack:
+    """Makes a folder when it is unpickled."""
+
+    def __init__(self, folder):
+        self.folder = folder
+
     def __reduce__(self):
-        return (shutil.rmtree, ("/nowhere/at/all",))
+        return (os.mkdir, (str(self.folder),))
 
 
 def test_a_checkpoint_cannot_run_code(tmp_path):
     run = start()
-    torch.save({"model": Attack()}, checkpoint_path(tmp_path))
+    torch.save({"model": Attack(tmp_path / "made")}, checkpoint_path(tmp_path))
     with pytest.raises(ValueError, match="not a checkpoint, or damaged"):
         load_checkpoint(tmp_path, run.model, run.optimizer, run.loader)
+    assert not (tmp_path / "made").exists()
 
 
 def test_no_checkpoint(tmp_path):
