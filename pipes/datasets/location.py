@@ -97,8 +97,14 @@ def is_free(folder: Path) -> bool:
 
 
 def is_writable(folder: Path) -> bool:
-    """Whether a file can be made there; tried, since permission bits tell too little."""
+    """Whether a file can be made there, and its owner has not ruled that out.
+
+    It is tried, since permission bits tell too little. Root may write anywhere: a folder without
+    any write bit is marked read-only all the same, and is left as it is.
+    """
     try:
+        if not Path(folder).stat().st_mode & 0o222:
+            return False
         with tempfile.TemporaryFile(dir=folder):
             return True
     except OSError:

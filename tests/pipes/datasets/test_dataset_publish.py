@@ -471,6 +471,18 @@ def test_a_good_copy_in_a_folder_that_cannot_be_written(tmp_path, monkeypatch):
     assert check(folder, 5.0).processed_path.is_relative_to(tmp_path / "cache")
 
 
+def test_a_folder_marked_read_only_is_left_alone_also_by_root(tmp_path):
+    folder = tmp_path / "marked"
+    folder.mkdir()
+    folder.chmod(0o555)
+    try:
+        assert not location.is_writable(folder)
+        assert list(folder.iterdir()) == []
+    finally:
+        folder.chmod(0o755)
+    assert location.is_writable(folder)
+
+
 def test_is_writable_tries(tmp_path):
     assert location.is_writable(tmp_path)
     assert list(tmp_path.iterdir()) == []
