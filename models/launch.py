@@ -10,6 +10,7 @@ caller is interrupted, and when the caller's process dies.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import json
 import math
@@ -182,12 +183,27 @@ def _run_rank(place: _Place, fn: Callable[..., object], args: tuple[Any, ...]) -
             dist.destroy_process_group()
         place.note(code=0)
         whole = True
-    if not whole:
+    if whole:
+        atexit.register(_leave)
+    else:
         # At once and whatever threads are left, so that the others notice. The group's threads
         # still run: an interpreter that winds down beside them may abort.
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
+
+
+def _leave() -> None:
+    """Ends the process once its threads are joined, after all other exit functions.
+
+    The interpreter does not wind down: native threads of torch that reach for it then are unwound
+    by force, and the process aborts although its work is done.
+    """
+    atexit.unregister(_leave)
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
 
 
 def _end_with_parent() -> None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import atexit
 import functools
 import json
 import math
 import os
 import signal
 import sys
+import threading
 import time
+import weakref
 from pathlib import Path
 
 import pytest
@@ -444,3 +447,24 @@ def killed_in_mid_epoch(rank, world_size, device, folder):
 
     train_epoch(model, make_loader(300, rank, world_size), optimizer, after_batch=after_batch)
     raise AssertionError("rank 0 went on without rank 1")
+
+
+def leave_traces(rank: int, world_size: int, device: torch.device, folder: str) -> None:
+    """Exit functions, a finaliser and a thread that outlives the function, each with a file."""
+    atexit.register((Path(folder) / f"atexit-{rank}").touch)
+    owner = Owner()
+    OWNERS.append(owner)
+    weakref.finalize(owner, (Path(folder) / f"finalize-{rank}").touch)
+
+    def late() -> None:
+        time.sleep(0.5)
+        (Path(folder) / f"thread-{rank}").touch()
+
+    threading.Thread(target=late).start()
+
+
+class Owner:
+    """Something that lives until its process ends."""
+
+
+OWNERS: list[Owner] = []

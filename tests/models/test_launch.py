@@ -59,6 +59,13 @@ def test_ranks_get_their_place_and_leave_nothing_behind(tmp_path):
     assert not torch.distributed.is_initialized()
 
 
+def test_a_rank_ends_its_threads_and_exit_functions_first(tmp_path):
+    launch(ranks.leave_traces, 2, str(tmp_path))
+    kinds = ("atexit", "finalize", "thread")
+    expected = [f"{kind}-{rank}" for kind in kinds for rank in range(2)]
+    assert sorted(path.name for path in tmp_path.iterdir()) == expected
+
+
 @pytest.mark.parametrize(
     ("how", "words", "exit_code"),
     [
