@@ -33,7 +33,7 @@ def from_coo(
     *,
     node_attributes: Mapping[str, Any] | None = None,
     edge_attributes: Mapping[str, Any] | None = None,
-    include_original_edge_id: bool = False,
+    include_original_edge_id: bool | None = None,
 ) -> FusedCSCSamplingGraph:
     """Builds a graph from its edges; edge attributes follow their edges.
 
@@ -49,7 +49,8 @@ def from_coo(
         node_attributes: `{name: tensor}`, or `{name: {node type: tensor}}` that covers all types.
         edge_attributes: `{name: tensor}` in the order of the input, or
             `{name: {edge type: tensor}}` that covers all types.
-        include_original_edge_id: keep each edge's number in the input (in that of its type).
+        include_original_edge_id: keep each edge's number in the input (in that of its type), by
+            which edge features are read. None keeps them if the order of the edges changes.
 
     Returns:
         The graph.
@@ -81,8 +82,7 @@ def from_coo(
     for name, value in (edge_attributes or {}).items():
         check_rows(value, len(src), f"edge attribute {name!r}")
         attributes[name] = value[permutation]
-    if include_original_edge_id:
-        attributes[ORIGINAL_EDGE_ID] = permutation
+    _keep_ids(attributes, permutation, include_original_edge_id)
     for name, value in (node_attributes or {}).items():
         check_rows(value, num_nodes, f"node attribute {name!r}")
     return FusedCSCSamplingGraph(
@@ -95,7 +95,7 @@ def _from_typed(
     num_nodes: Mapping[str, int],
     node_attributes: Mapping[str, Mapping[str, torch.Tensor]] | None,
     edge_attributes: Mapping[str, Mapping[str, torch.Tensor]] | None,
-    include_original_edge_id: bool,
+    include_original_edge_id: bool | None,
 ) -> FusedCSCSamplingGraph:
     for name, count in num_nodes.items():
         if isinstance(count, bool) or not isinstance(count, int) or not isinstance(name, str):
@@ -132,8 +132,8 @@ def _from_typed(
     for name, parts in (edge_attributes or {}).items():
         tensors = _parts(parts, {item[0]: len(item[1]) for item in lists}, f"edge {name!r}")
         attributes[name] = torch.cat(tensors)[permutation]
-    if include_original_edge_id:
-        attributes[ORIGINAL_EDGE_ID] = permutation - torch.from_numpy(first)[types]
+    numbers = permutation - torch.from_numpy(first)[types]
+    _keep_ids(attributes, numbers, include_original_edge_id)
     nodes = {
         name: torch.cat(_parts(parts, num_nodes, f"node {name!r}"))
         for name, parts in (node_attributes or {}).items()
@@ -148,6 +148,16 @@ def _from_typed(
         nodes or None,
         attributes or None,
     )
+
+
+def _keep_ids(
+    attributes: dict[str, torch.Tensor], numbers: torch.Tensor, wanted: bool | None
+) -> None:
+    """Adds the edges' numbers to the attributes, if wanted or if positions would not do."""
+    if wanted is None:
+        wanted = not torch.equal(numbers, torch.arange(len(numbers)))
+    if wanted:
+        attributes[ORIGINAL_EDGE_ID] = numbers
 
 
 def _parts(parts: Any, rows: Mapping[str, int], what: str) -> list[torch.Tensor]:

@@ -42,7 +42,9 @@ def typed() -> Graph:
 
 
 def plain() -> Graph:
-    return hp.from_coo(tensor([0, 1, 2, 0]), tensor([2, 0, 1, 1]), 3)
+    return hp.from_coo(
+        tensor([0, 1, 2, 0]), tensor([2, 0, 1, 1]), 3, include_original_edge_id=False
+    )
 
 
 def arrays(graph) -> dict[str, torch.Tensor]:
