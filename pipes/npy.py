@@ -11,18 +11,32 @@ import mmap
 import os
 import sys
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
 
-__all__ = ["read_npy", "write_npy"]
+__all__ = ["NpyLayout", "npy_layout", "read_npy", "write_npy"]
 
 # Python names it from version 3.13 on; this is its value where torch has wheels.
 NO_RESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)
 
 # Types that .npy has no name for: stored as raw bits of an integer type.
 RAW_BITS = {"bfloat16": (torch.bfloat16, np.dtype(np.int16))}
+
+
+class NpyLayout(NamedTuple):
+    """Where and how an array lies in its file.
+
+    Attributes:
+        shape: of the array.
+        dtype: of its elements.
+        offset: byte of the file at which the first element starts; C order from there.
+    """
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    offset: int
 
 
 def read_npy(
@@ -44,6 +58,40 @@ def read_npy(
             torch lacks, or has an order of elements or bytes that cannot be mapped.
     """
     path = Path(path)
+    shape, order, stored, offset = _checked_header(path)
+    count = math.prod(shape)
+    if not in_memory:
+        _check_order(path, order, stored)
+    array: np.ndarray[Any, Any]
+    if in_memory or count == 0:  # nothing cannot be mapped
+        array = np.fromfile(path, stored, count, offset=offset).reshape(shape, order=order)
+        array = np.ascontiguousarray(array, stored.newbyteorder("=")).reshape(shape)
+    else:
+        array = _map(path, stored, shape, offset)
+    return _as_tensor(path, array, dtype)
+
+
+def npy_layout(path: str | os.PathLike[str], *, dtype: str | None = None) -> NpyLayout:
+    """Where the array of a .npy file is, for readers that neither read nor map it whole.
+
+    Args:
+        path: the file; C order, little-endian (or one byte an element).
+        dtype: "bfloat16" when the file holds the raw bits of such values as int16 or uint16.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: as `read_npy` for a file that is to be mapped.
+    """
+    path = Path(path)
+    shape, order, stored, offset = _checked_header(path)
+    _check_order(path, order, stored)
+    return NpyLayout(shape, _as_tensor(path, np.empty(0, stored), dtype).dtype, offset)
+
+
+def _checked_header(
+    path: Path,
+) -> tuple[tuple[int, ...], Literal["C", "F"], np.dtype[Any], int]:
+    """Shape, order, type and first byte of an array of numbers that is all there."""
     if not path.is_file():
         raise FileNotFoundError(f"{path}: no such file; expected an array in .npy format")
     shape, fortran, stored, offset = _read_header(path)
@@ -54,26 +102,27 @@ def read_npy(
         )
     if stored.fields is not None or stored.kind not in "biufc":
         raise ValueError(f"{path}: holds dtype {stored}; expected numbers")
-    count = math.prod(shape)
-    length = count * stored.itemsize
+    length = math.prod(shape) * stored.itemsize
     if (found := path.stat().st_size - offset) < length:
         raise ValueError(
             f"{path}: cut short: shape {shape} of {stored} needs {length} bytes, the file has "
             f"{found} after its header"
         )
-    order: Literal["C", "F"] = "F" if fortran and len(shape) > 1 else "C"
-    if not in_memory and (not stored.isnative or order == "F"):
+    return shape, "F" if fortran and len(shape) > 1 else "C", stored, offset
+
+
+def _check_order(path: Path, order: str, stored: np.dtype[Any]) -> None:
+    """Refuses what cannot be used as it lies in the file."""
+    if not stored.isnative or order == "F":
         what = "Fortran order" if stored.isnative else "big-endian"
         raise ValueError(
             f"{path}: is {what} and cannot be mapped; save numpy.ascontiguousarray(array, "
             f"dtype='{stored.newbyteorder('=').str}'), or set in_memory: true"
         )
-    array: np.ndarray[Any, Any]
-    if in_memory or count == 0:  # nothing cannot be mapped
-        array = np.fromfile(path, stored, count, offset=offset).reshape(shape, order=order)
-        array = np.ascontiguousarray(array, stored.newbyteorder("=")).reshape(shape)
-    else:
-        array = _map(path, stored, shape, offset)
+
+
+def _as_tensor(path: Path, array: np.ndarray[Any, Any], dtype: str | None) -> torch.Tensor:
+    """The tensor on the array's memory, of the type that `dtype` names."""
     if dtype in RAW_BITS:
         wanted, bits = RAW_BITS[dtype]
         if array.dtype.itemsize != bits.itemsize or array.dtype.kind not in "iu":
