@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from hopline.pipes.move import move
+from hopline.pipes.pinning import is_pinned
 from hopline.pipes.subgraph import Block, SampledSubgraph
 
 __all__ = ["MiniBatch"]
@@ -83,6 +84,10 @@ class MiniBatch:
         blocks: list[Block | dict[str, Block]] = [s.block() for s in self.sampled_subgraphs]
         return blocks
 
+    def compute_blocks(self) -> list[Any] | None:
+        """The blocks; the property `blocks` computes them too, at each access, and keeps none."""
+        return self.blocks
+
     def num_layers(self) -> int:
         """Number of sampled hops."""
         return len(self.sampled_subgraphs or [])
@@ -101,6 +106,50 @@ class MiniBatch:
             raise IndexError(f"layer {layer_id} of a mini-batch with {self.num_layers()} hops")
         assert self.sampled_subgraphs is not None
         return self.sampled_subgraphs[layer_id].original_edge_ids
+
+    def set_node_features(self, node_features: dict[Any, torch.Tensor]) -> None:
+        """Replaces `node_features`."""
+        self.node_features = node_features
+
+    def set_edge_features(self, edge_features: list[dict[Any, torch.Tensor]]) -> None:
+        """Replaces `edge_features`, one dict a hop."""
+        self.edge_features = edge_features
+
+    def to_pyg_data(self) -> Any:
+        """The mini-batch as a `torch_geometric.data.Data`; needs PyTorch Geometric.
+
+        For node classification on a homogeneous graph. All hops come as one graph over
+        `input_nodes`, seeds first, as a PyG model of as many layers as there are hops takes it.
+
+        Returns:
+            Data with x (the node feature, or None), edge_index int64[2, E], y (the labels),
+            batch_size (number of seeds), n_id (`input_nodes`), e_id int64[E] (original ids of the
+            edges), and edge_attr if each hop has one edge feature. Edges come in the order of
+            sampling, from the seeds outwards; an edge that several hops drew comes once.
+
+        Raises:
+            ImportError: PyTorch Geometric is not installed.
+            ValueError: nothing is sampled, nodes or edges have types, seeds are not nodes, or there
+                are several node features or several edge features in a hop.
+        """
+        from hopline.pipes.converters.pyg_batch import to_pyg_data
+
+        return to_pyg_data(self)
+
+    def pin_memory(self) -> MiniBatch:
+        """Moves everything to page-locked memory, in place; what torch's own loader calls.
+
+        Returns:
+            This mini-batch.
+
+        Raises:
+            RuntimeError: torch finds no GPU, so there is nothing to pin for.
+        """
+        return self.to("pinned")
+
+    def is_pinned(self) -> bool:
+        """Whether all its tensors are in page-locked memory."""
+        return is_pinned([getattr(self, f.name) for f in dataclasses.fields(self)])
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> MiniBatch:
         """Moves everything to a device, or to "pinned" memory, in place.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+import hopline.pipes as hp
 from hopline.pipes.kernels import cpu
 from hopline.pipes.random import Purpose, batch_key, draw_seed, fold, mix64
 from tests import twins
@@ -90,3 +92,82 @@ def test_draw_seed_reads_no_global_generator():
     assert random.getstate() == states[0]
     assert torch.equal(torch.get_rng_state(), states[1])
     np.testing.assert_equal(np.random.get_state(), states[2])  # noqa: NPY002
+
+
+# -------------------------------------------------------------------------------------------------
+# seed
+
+
+@pytest.fixture
+def unseeded():
+    yield
+    hp.seed(None)
+
+
+def new_seed() -> int:
+    return hp.ItemSampler(hp.ItemSet(8, names="seeds"), 4, shuffle=True).seed
+
+
+def test_seed_settles_the_seeds_of_later_samplers(unseeded):
+    hp.seed(11)
+    first = [new_seed() for _ in range(5)]
+    assert len(set(first)) == 5
+    assert all(0 <= value < 2**63 for value in first)
+    hp.seed(11)
+    again = [new_seed() for _ in range(2)]
+    hp.ItemSampler(hp.ItemSet(8, names="seeds"), 4, seed=3)  # has one: takes none
+    again += [new_seed() for _ in range(3)]
+    assert again == first
+    hp.seed(12)
+    assert not {new_seed() for _ in range(5)} & set(first)
+    assert first == [fold(11, 0, i) >> 1 for i in range(5)]  # for life: runs are repeated
+
+
+def test_none_undoes_it(unseeded):
+    hp.seed(11)
+    first = new_seed()
+    hp.seed(None)
+    assert first not in {new_seed(), new_seed()}
+
+
+def test_a_sampler_keeps_its_seed(unseeded):
+    hp.seed(11)
+    sampler = hp.ItemSampler(hp.ItemSet(8, names="seeds"), 4, shuffle=True)
+    before = [sampler.batch(0, i).seeds.tolist() for i in range(2)]
+    hp.seed(12)
+    new_seed()
+    assert [sampler.batch(0, i).seeds.tolist() for i in range(2)] == before
+
+
+def test_threads_share_the_seeds_out(unseeded):
+    hp.seed(11)
+    alone = sorted(new_seed() for _ in range(400))
+    hp.seed(11)
+    found: list[int] = []
+    threads = [
+        threading.Thread(target=lambda: found.extend([new_seed() for _ in range(100)]))
+        for _ in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(found) == alone
+
+
+def test_seed_touches_no_other_generator(unseeded):
+    states = random.getstate(), torch.get_rng_state(), np.random.get_state()  # noqa: NPY002
+    hp.seed(11)
+    new_seed()
+    assert random.getstate() == states[0]
+    assert torch.equal(torch.get_rng_state(), states[1])
+    np.testing.assert_equal(np.random.get_state(), states[2])  # noqa: NPY002
+
+
+@pytest.mark.parametrize(
+    ("value", "error"), [(1.5, TypeError), ("1", TypeError), (True, TypeError), (-1, ValueError),
+                         (2**63, ValueError)],
+)  # fmt: skip
+def test_seed_refuses(value, error):
+    with pytest.raises(error, match="val is"):
+        hp.seed(value)
