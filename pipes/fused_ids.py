@@ -7,20 +7,22 @@ occurrence.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 
 from hopline.pipes.checks import check_ids
-from hopline.pipes.etypes import etype_str_to_tuple
+from hopline.pipes.etypes import etype_str_to_tuple, seed_type_str_to_ntypes
 from hopline.pipes.features.buffers import empty_array
 from hopline.pipes.features.rows import gather
-from hopline.pipes.graph import ORIGINAL_EDGE_ID, FusedCSCSamplingGraph, Hop
+from hopline.pipes.graph import ORIGINAL_EDGE_ID, FusedCSCSamplingGraph
+from hopline.pipes.hop import Hop
 from hopline.pipes.kernels import typed
 from hopline.pipes.subgraph import CSCFormatBase, SampledSubgraph
 
-__all__ = ["fuse_nodes", "subgraphs_from_hops"]
+__all__ = ["FusedSeeds", "fuse_nodes", "fuse_seeds", "subgraphs_from_hops"]
 
 Array = np.ndarray[Any, Any]
 SampledHop = tuple[Hop, Array, int]  # the hop, its relabelled sources, rows of the list after it
@@ -66,23 +68,124 @@ def fuse_nodes(graph: FusedCSCSamplingGraph, nodes: Any, what: str) -> Array:
     return np.concatenate(parts)
 
 
+@dataclass(frozen=True, slots=True)
+class FusedSeeds:
+    """A mini-batch's seeds as one list of nodes.
+
+    Attributes:
+        nodes: integer[n], fused ids: node seeds as they are, the ends of edge seeds row by row.
+        parts: (seed type or None, number of seeds, ends of each) in the order of nodes.
+        two_dimensional: whether they are edges or hyperlinks, not nodes.
+    """
+
+    nodes: Array
+    parts: list[tuple[str | None, int, int]]
+    two_dimensional: bool
+
+    def compacted(self, places: Array) -> Any:
+        """Seeds of two dimensions, each end replaced by its place; None for node seeds.
+
+        Args:
+            places: integer[n], of each node.
+        """
+        if not self.two_dimensional:
+            return None
+        found: dict[str | None, torch.Tensor] = {}
+        at = 0
+        for kind, count, ends in self.parts:
+            part = places[at : at + count * ends].astype(np.int64)
+            found[kind] = torch.from_numpy(part.reshape(count, ends))
+            at += count * ends
+        return found.get(None, found)
+
+
+def fuse_seeds(graph: FusedCSCSamplingGraph, seeds: Any) -> FusedSeeds:
+    """Seeds of a mini-batch in fused ids.
+
+    Args:
+        graph: the graph.
+        seeds: integer[n] nodes, or integer[n, k] edges (k = 2: source, destination) or hyperlinks;
+            a dict of these by node type, or by seed type: "source:relation:destination" for edges,
+            the node type of each end for hyperlinks, "a:b:c". Edge types are taken in the order of
+            their ids, others by name.
+
+    Raises:
+        TypeError, ValueError, IndexError: as `fuse_nodes`; or seeds of one and of two dimensions
+            are mixed.
+    """
+    values = list(seeds.values()) if isinstance(seeds, dict) else [seeds]
+    for value in values:
+        if not isinstance(value, torch.Tensor):
+            raise TypeError(f"seeds are a {type(value).__name__}; expected a torch.Tensor")
+    shapes = {value.dim() for value in values}
+    if shapes <= {1}:
+        nodes = fuse_nodes(graph, seeds, "seeds")
+        if not isinstance(seeds, dict):
+            return FusedSeeds(nodes, [(None, len(seeds), 1)], False)
+        assert graph.node_type_to_id is not None
+        kinds = sorted(seeds, key=graph.node_type_to_id.__getitem__)
+        return FusedSeeds(nodes, [(kind, len(seeds[kind]), 1) for kind in kinds], False)
+    if shapes != {2}:
+        raise ValueError(
+            f"seeds have shapes {[tuple(v.shape) for v in values]}; expected nodes [n], or edges "
+            "[n, 2], for all types alike"
+        )
+    if not isinstance(seeds, dict):
+        nodes = fuse_nodes(graph, seeds.reshape(-1), "seeds")
+        return FusedSeeds(nodes, [(None, *seeds.shape)], True)
+    if graph.node_type_to_id is None:
+        raise TypeError(
+            f"seeds come by type ({list(seeds)}), but the graph has no types; pass one tensor"
+        )
+    assert graph.edge_type_to_id is not None
+    assert graph.node_type_offset is not None
+    order = graph.edge_type_to_id
+    dtype = graph.indices.dtype
+    parts = [np.empty(0, np.int32 if dtype == torch.int32 else np.int64)]
+    rows: list[tuple[str | None, int, int]] = []
+    for kind in sorted(seeds, key=lambda kind: (order.get(kind, len(order)), kind)):
+        value = seeds[kind]
+        columns = []
+        for end, ntype in enumerate(seed_type_str_to_ntypes(kind, value.shape[1])):
+            if ntype not in graph.node_type_to_id:
+                raise ValueError(
+                    f"seeds of type {kind!r} name node type {ntype!r}; the graph has "
+                    f"{list(graph.node_type_to_id)}"
+                )
+            i = graph.node_type_to_id[ntype]
+            low, high = graph.node_type_offset[i : i + 2].tolist()
+            what = f"seeds[:, {end}] of type {kind!r}"
+            columns.append(check_ids(value[:, end], high - low, what, dtype).numpy() + low)
+        parts.append(np.stack(columns, axis=1).reshape(-1).astype(parts[0].dtype))
+        rows.append((kind, *value.shape))
+    return FusedSeeds(np.concatenate(parts), rows, True)
+
+
 def subgraphs_from_hops(
-    graph: FusedCSCSamplingGraph, nodes: Array, columns: int, hops: list[SampledHop]
-) -> tuple[list[SampledSubgraph], Any]:
+    graph: FusedCSCSamplingGraph,
+    nodes: Array,
+    columns: int,
+    hops: list[SampledHop],
+    seeds: FusedSeeds,
+    places: Array,
+) -> tuple[list[SampledSubgraph], Any, Any]:
     """Turns a mini-batch's hops into subgraphs, outermost first.
 
     Args:
         graph: the graph they come from.
         nodes: integer[rows], the mini-batch's list of fused ids.
-        columns: number of destinations of the first hop, the seeds.
+        columns: number of destinations of the first hop.
         hops: from the seeds outwards.
+        seeds: the seeds.
+        places: int32[n], positions of the seeds' nodes in the list.
 
     Returns:
-        The subgraphs, and the input nodes: integer[rows] or `{node type: ids}`.
+        The subgraphs; the input nodes, integer[rows] or `{node type: ids}`; and the compacted
+        seeds: int64 of the seeds' shape, or `{seed type: int64}`, or None for node seeds.
     """
     if graph.node_type_to_id is None:
-        return _homogeneous(graph, nodes, columns, hops)
-    return _heterogeneous(graph, nodes, columns, hops)
+        return *_homogeneous(graph, nodes, columns, hops), seeds.compacted(places)
+    return _heterogeneous(graph, nodes, columns, hops, seeds, places)
 
 
 def _original(graph: FusedCSCSamplingGraph, positions: Array) -> torch.Tensor:
@@ -106,8 +209,13 @@ def _homogeneous(
 
 
 def _heterogeneous(
-    graph: FusedCSCSamplingGraph, nodes: Array, columns: int, hops: list[SampledHop]
-) -> tuple[list[SampledSubgraph], dict[str, torch.Tensor]]:
+    graph: FusedCSCSamplingGraph,
+    nodes: Array,
+    columns: int,
+    hops: list[SampledHop],
+    seeds: FusedSeeds,
+    seed_places: Array,
+) -> tuple[list[SampledSubgraph], dict[str, torch.Tensor], Any]:
     assert graph.node_type_to_id is not None
     assert graph.edge_type_to_id is not None
     assert graph.node_type_offset is not None
@@ -156,4 +264,4 @@ def _heterogeneous(
             )
         subgraphs.append(SampledSubgraph(csc, first(columns), first(rows), edge_ids))
         columns = rows
-    return subgraphs[::-1], first(len(nodes))
+    return subgraphs[::-1], first(len(nodes)), seeds.compacted(ranks[seed_places])

@@ -9,42 +9,25 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
 from hopline.pipes.etypes import etype_str_to_tuple
-from hopline.pipes.features.buffers import empty_array
+from hopline.pipes.hop import Hop, HopRule, sample_hop
 from hopline.pipes.kernels import cpu
-from hopline.pipes.kernels import typed as typed_kernels
 from hopline.pipes.relabel import NodeTablePool
 
-__all__ = ["ORIGINAL_EDGE_ID", "FusedCSCSamplingGraph", "Hop", "fused_csc_sampling_graph"]
+if TYPE_CHECKING:
+    from hopline.pipes.subgraph import SampledSubgraph
+
+__all__ = ["ORIGINAL_EDGE_ID", "FusedCSCSamplingGraph", "fused_csc_sampling_graph"]
 
 ORIGINAL_EDGE_ID = "_ORIGINAL_EDGE_ID"
-MAX_PICKS = 1 << 30  # of one hop: positions in a mini-batch's node list are int32
 
 Array = np.ndarray[Any, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Hop:
-    """What one hop of sampling picked, in fused ids, before relabelling.
-
-    Attributes:
-        segments: int64[n * num_types + 1], running sum of picks over (column, edge type).
-        num_types: edge types T that segments tell apart.
-        neighbors: integer[picks], sources.
-        positions: int64[picks], the edges' positions in CSC order.
-    """
-
-    segments: Array
-    num_types: int
-    neighbors: Array
-    positions: Array
 
 
 class FusedCSCSamplingGraph:
@@ -84,6 +67,9 @@ class FusedCSCSamplingGraph:
         self.edge_attributes = dict(edge_attributes) if edge_attributes is not None else None
         self._path = path
         self._loaded = self._tensors()
+        # What kernels read in place of attributes, each with the tensor that it was made from.
+        self._arrays: dict[tuple[str, str, Any], tuple[torch.Tensor, Array]] = {}
+        self._checked_indices: torch.Tensor | None = None
 
     @property
     def csc_indptr(self) -> torch.Tensor:
@@ -186,68 +172,185 @@ class FusedCSCSamplingGraph:
         return 1 if self.edge_type_to_id is None else len(self.edge_type_to_id)
 
     def sample_one_hop(
-        self, columns: Array, fanouts: Array, replace: bool, keys: Array, node_ids: Array
+        self,
+        columns: Array,
+        node_ids: Array,
+        rule: HopRule,
+        times: Array | None = None,
+        earliest: Array | None = None,
     ) -> Hop:
-        """Draws in-edges of each column.
+        """Draws in-edges of each column; see `hopline.pipes.hop.sample_hop`."""
+        return sample_hop(self, columns, node_ids, rule, times, earliest)
+
+    def sample_neighbors(
+        self,
+        seeds: torch.Tensor | dict[str, torch.Tensor],
+        fanouts: Any,
+        replace: bool = False,
+        probs_name: str | None = None,
+        *,
+        random_seed: int | None = None,
+    ) -> SampledSubgraph:
+        """One hop by `NeighborSampler`, for nodes; see `hopline.pipes.graph_sampling`."""
+        from hopline.pipes.graph_sampling import sample_once
+        from hopline.pipes.stages.neighbor import NeighborSampler
+
+        return sample_once(
+            NeighborSampler, self, seeds, fanouts, random_seed, replace=replace,
+            prob_name=probs_name,
+        )  # fmt: skip
+
+    def sample_layer_neighbors(
+        self,
+        seeds: torch.Tensor | dict[str, torch.Tensor],
+        fanouts: Any,
+        replace: bool = False,
+        probs_name: str | None = None,
+        *,
+        random_seed: int | None = None,
+    ) -> SampledSubgraph:
+        """One hop by `LayerNeighborSampler`, for nodes; see `hopline.pipes.graph_sampling`."""
+        from hopline.pipes.graph_sampling import sample_once
+        from hopline.pipes.stages.layer import LayerNeighborSampler
+
+        return sample_once(
+            LayerNeighborSampler, self, seeds, fanouts, random_seed, replace=replace,
+            prob_name=probs_name,
+        )  # fmt: skip
+
+    def temporal_sample_neighbors(
+        self,
+        seeds: torch.Tensor | dict[str, torch.Tensor],
+        seeds_timestamp: torch.Tensor | dict[str, torch.Tensor],
+        fanouts: Any,
+        replace: bool = False,
+        seeds_pre_time_window: torch.Tensor | dict[str, torch.Tensor] | None = None,
+        probs_name: str | None = None,
+        node_timestamp_attr_name: str | None = None,
+        edge_timestamp_attr_name: str | None = None,
+        *,
+        random_seed: int | None = None,
+    ) -> SampledSubgraph:
+        """One hop by `TemporalNeighborSampler`; see `hopline.pipes.graph_sampling`."""
+        from hopline.pipes.graph_sampling import sample_once
+        from hopline.pipes.stages.temporal import TemporalNeighborSampler
+
+        return sample_once(
+            TemporalNeighborSampler, self, seeds, fanouts, random_seed, seeds_timestamp,
+            seeds_pre_time_window, replace=replace, prob_name=probs_name,
+            node_timestamp_attr_name=node_timestamp_attr_name,
+            edge_timestamp_attr_name=edge_timestamp_attr_name,
+        )  # fmt: skip
+
+    def temporal_sample_layer_neighbors(
+        self,
+        seeds: torch.Tensor | dict[str, torch.Tensor],
+        seeds_timestamp: torch.Tensor | dict[str, torch.Tensor],
+        fanouts: Any,
+        replace: bool = False,
+        seeds_pre_time_window: torch.Tensor | dict[str, torch.Tensor] | None = None,
+        probs_name: str | None = None,
+        node_timestamp_attr_name: str | None = None,
+        edge_timestamp_attr_name: str | None = None,
+        *,
+        random_seed: int | None = None,
+    ) -> SampledSubgraph:
+        """One hop by `TemporalLayerNeighborSampler`; see `hopline.pipes.graph_sampling`."""
+        from hopline.pipes.graph_sampling import sample_once
+        from hopline.pipes.stages.temporal import TemporalLayerNeighborSampler
+
+        return sample_once(
+            TemporalLayerNeighborSampler, self, seeds, fanouts, random_seed, seeds_timestamp,
+            seeds_pre_time_window, replace=replace, prob_name=probs_name,
+            node_timestamp_attr_name=node_timestamp_attr_name,
+            edge_timestamp_attr_name=edge_timestamp_attr_name,
+        )  # fmt: skip
+
+    def in_subgraph(self, nodes: torch.Tensor | dict[str, torch.Tensor]) -> SampledSubgraph:
+        """All in-edges of some nodes, in their order; see `hopline.pipes.graph_sampling`."""
+        return self.sample_neighbors(nodes, -1, random_seed=0)
+
+    def sample_negative_edges_uniform(
+        self,
+        edge_type: str | None,
+        node_pairs: torch.Tensor,
+        negative_ratio: int,
+        *,
+        random_seed: int | None = None,
+    ) -> torch.Tensor:
+        """The pairs, then as many negatives of each; see `hopline.pipes.graph_sampling`."""
+        from hopline.pipes.graph_sampling import sample_negative_pairs
+
+        return sample_negative_pairs(self, edge_type, node_pairs, negative_ratio, random_seed)
+
+    def attribute_array(self, domain: str, name: str, dtype: Any = None) -> Array:
+        """An attribute of one number a row, as an array that kernels read.
 
         Args:
-            columns: integer[n], fused ids, all in range.
-            fanouts: int64[1], over all edges of a column together, or int64[num_edge_types].
-            replace: draw with replacement.
-            keys: uint64 of the shape of fanouts, the hop's key for each edge type.
-            node_ids: integer[n], the columns' original ids; they key the draws.
-
-        Returns:
-            The picks; `num_types` is the number of edge types.
+            domain: "node" or "edge".
+            name: its name.
+            dtype: np.int64 for times; None for weights of any dtype that kernels know, which
+                float16 and bfloat16 are converted to.
 
         Raises:
-            ValueError: the graph's arrays are damaged.
-            OverflowError: more than 2**30 picks.
+            KeyError: there is no such attribute.
+            TypeError: its dtype is complex, or not of integers where dtype asks for them.
+            ValueError: it has more than one number a row, or another number of rows.
         """
-        indptr, indices = self.csc_indptr.numpy(), self.indices.numpy()
-        typed = self.type_per_edge is not None
-        edge_types = self.type_per_edge.numpy() if self.type_per_edge is not None else NO_TYPES
-        segments = len(columns) * len(fanouts)
-        begin, degree = empty_array(segments, np.int64), empty_array(segments, np.int64)
-        picked = empty_array(segments + 1, np.int64)
-        total = cpu.count_picks(
-            indptr, edge_types, columns, fanouts, replace, len(indices), begin, degree, picked
-        )
-        if total < 0:
-            raise ValueError(f"csc_indptr is damaged at node {columns[-total - 1]}: {self}")
-        if total > MAX_PICKS:
-            raise OverflowError(
-                f"one hop from {len(columns)} nodes would pick {total} edges, above {MAX_PICKS}; "
-                "use a smaller batch_size or smaller fanouts"
+        attributes = self.node_attributes if domain == "node" else self.edge_attributes
+        value = _attribute(attributes, name, domain)
+        assert value is not None
+        key = (domain, name, dtype)
+        known = self._arrays.get(key)
+        if known is not None and known[0] is value:
+            return known[1]
+        rows = self.total_num_nodes if domain == "node" else self.total_num_edges
+        check_rows(value, rows, f"{domain} attribute {name!r}")
+        flat = value.detach().reshape(-1) if value.numel() == rows else value
+        if flat.dim() != 1:
+            raise ValueError(
+                f"{domain} attribute {name!r} has shape {tuple(value.shape)}; expected one number "
+                "a row"
             )
-        positions, neighbors = empty_array(total, np.int64), empty_array(total, indices.dtype)
-        ordered = typed and len(fanouts) == 1
-        cpu.pick_neighbors(
-            indices, node_ids, keys, fanouts, replace, ordered, begin, degree, picked, positions,
-            neighbors,
-        )  # fmt: skip
-        bad = cpu.first_out_of_range(neighbors, 0, self.total_num_nodes)
+        if flat.is_complex() or (
+            dtype is not None and (flat.is_floating_point() or flat.dtype == torch.bool)
+        ):
+            raise TypeError(
+                f"{domain} attribute {name!r} has dtype {value.dtype}; expected "
+                f"{'numbers' if dtype is None else 'integers, e.g. torch.int64'}"
+            )
+        if flat.dtype in (torch.float16, torch.bfloat16):
+            flat = flat.float()
+        array: Array = flat.cpu().contiguous().numpy()
+        if dtype is not None:
+            array = array.astype(dtype, copy=False)
+        self._arrays[key] = (value, array)
+        return array
+
+    def check_indices(self) -> None:
+        """Looks once whether all indices name nodes, before a kernel follows them.
+
+        Raises:
+            ValueError: one does not: the graph is damaged.
+        """
+        if self._checked_indices is self.indices:
+            return
+        bad = cpu.first_out_of_range(self.indices.numpy(), 0, self.total_num_nodes)
         if bad >= 0:
             raise ValueError(
-                f"indices[{positions[bad]}] is {neighbors[bad]}; expected a node in "
+                f"indices[{bad}] is {int(self.indices[bad])}; expected a node in "
                 f"[0, {self.total_num_nodes}): the graph is damaged: {self}"
             )
-        if ordered and self.num_edge_types > 1:
-            by_column = picked
-            picked = empty_array(len(columns) * self.num_edge_types + 1, np.int64)
-            bad = typed_kernels.accumulate_typed_counts(
-                edge_types, positions, by_column, self.num_edge_types, picked
-            )
-            if bad >= 0:
-                raise ValueError(
-                    f"type_per_edge[{bad}] is {edge_types[bad]}; expected types below "
-                    f"{self.num_edge_types} that ascend within a column: the graph is damaged: "
-                    f"{self}"
-                )
-        return Hop(picked, self.num_edge_types if typed else 1, neighbors, positions)
+        self._checked_indices = self.indices
 
     # -----------------------------------------------------------------------------------------
     # Copies and files
+
+    def copy_to_shared_memory(self, shared_memory_name: str) -> FusedCSCSamplingGraph:
+        """A copy that other processes attach to; see `hopline.pipes.shared_memory`."""
+        from hopline.pipes.shared_memory import copy_to_shared_memory
+
+        return copy_to_shared_memory(self, shared_memory_name)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the graph as a folder of .npy files; see `hopline.pipes.graph_files`."""
@@ -306,9 +409,6 @@ class FusedCSCSamplingGraph:
             f"FusedCSCSamplingGraph(num_nodes={self.total_num_nodes}, "
             f"num_edges={self.total_num_edges}{kind}{where})"
         )
-
-
-NO_TYPES: Array = np.empty(0, np.uint8)
 
 
 def _attribute(

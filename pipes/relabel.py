@@ -16,7 +16,14 @@ import numpy as np
 from hopline.pipes.features.buffers import empty_array
 from hopline.pipes.kernels import cpu
 
-__all__ = ["DenseNodeTable", "HashNodeTable", "NodeTable", "NodeTablePool"]
+__all__ = [
+    "DenseNodeTable",
+    "HashNodeTable",
+    "NodeList",
+    "NodeTable",
+    "NodeTablePool",
+    "check_length",
+]
 
 # A slot a node costs 4 bytes a node and thread; above this many nodes, a hash table of the
 # mini-batch's own size takes less memory and is as fast (both miss the caches).
@@ -52,11 +59,7 @@ class NodeTable:
             OverflowError: the list would pass 2**30 nodes.
         """
         count = len(self._nodes)
-        if count + len(neighbors) > LAST // 2:
-            raise OverflowError(
-                f"a mini-batch with up to {count + len(neighbors)} nodes is above {LAST // 2}; "
-                "use a smaller batch_size or smaller fanouts"
-            )
+        check_length(count + len(neighbors))
         local = empty_array(len(neighbors), np.int32)
         nodes = empty_array(count + len(neighbors), self._nodes.dtype)
         nodes[:count] = self._nodes
@@ -141,6 +144,46 @@ class HashNodeTable(NodeTable):
             cpu.hash_relabel(
                 self._keys, self._values, self._base, len(self._nodes), neighbors, local, new
             )
+        )
+
+
+class NodeList:
+    """A list in which every occurrence of a node is an entry of its own; as `NodeTable`."""
+
+    def __init__(self) -> None:
+        self.nodes: np.ndarray[Any, Any] = np.empty(0, np.int64)
+
+    def start(self, seeds: np.ndarray[Any, Any]) -> None:
+        """Begins a list with the seeds."""
+        self.nodes = seeds
+
+    def relabel(self, neighbors: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """Int32 positions of the neighbours, which all join the list.
+
+        Raises:
+            OverflowError: the list would pass 2**30 nodes.
+        """
+        count = len(self.nodes)
+        check_length(count + len(neighbors))
+        nodes = empty_array(count + len(neighbors), self.nodes.dtype)
+        nodes[:count] = self.nodes
+        nodes[count:] = neighbors
+        self.nodes = nodes
+        local = empty_array(len(neighbors), np.int32)
+        local[:] = np.arange(count, len(nodes), dtype=np.int32)
+        return local
+
+
+def check_length(rows: int) -> None:
+    """Refuses a list whose positions would not fit.
+
+    Raises:
+        OverflowError: more than 2**30 nodes.
+    """
+    if rows > LAST // 2:
+        raise OverflowError(
+            f"a mini-batch with up to {rows} nodes is above {LAST // 2}; use a smaller batch_size "
+            "or smaller fanouts"
         )
 
 

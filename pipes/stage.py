@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["Chain", "Source", "Stage", "register_stage"]
 
 StageType = TypeVar("StageType", bound="type[Stage]")
+Fanouts = Sequence[int | Sequence[int] | torch.Tensor]
 
 _registry: dict[str, type[Stage]] = {}
 
@@ -132,17 +133,118 @@ class Chain(BaseNode[MiniBatch]):
     def sample_neighbor(
         self,
         graph: FusedCSCSamplingGraph,
-        fanouts: Sequence[int | torch.Tensor],
+        fanouts: Fanouts,
         replace: bool = False,
-        *,
-        overlap_fetch: bool = False,
-        asynchronous: bool = False,
+        prob_name: str | None = None,
+        deduplicate: bool = True,
+        **accepted: Any,
     ) -> Stage:
         """Samples in-neighbours of the seeds, hop by hop; see `NeighborSampler`."""
         from hopline.pipes.stages.neighbor import NeighborSampler
 
-        return NeighborSampler(
-            self, graph, fanouts, replace, overlap_fetch=overlap_fetch, asynchronous=asynchronous
+        return NeighborSampler(self, graph, fanouts, replace, prob_name, deduplicate, **accepted)
+
+    def sample_layer_neighbor(
+        self,
+        graph: FusedCSCSamplingGraph,
+        fanouts: Fanouts,
+        replace: bool = False,
+        prob_name: str | None = None,
+        deduplicate: bool = True,
+        layer_dependency: bool = False,
+        batch_dependency: int = 1,
+        **accepted: Any,
+    ) -> Stage:
+        """Samples by LABOR, with fewer distinct nodes; see `LayerNeighborSampler`."""
+        from hopline.pipes.stages.layer import LayerNeighborSampler
+
+        return LayerNeighborSampler(
+            self, graph, fanouts, replace, prob_name, deduplicate, layer_dependency,
+            batch_dependency, **accepted,
+        )  # fmt: skip
+
+    def temporal_sample_neighbor(
+        self,
+        graph: FusedCSCSamplingGraph,
+        fanouts: Fanouts,
+        replace: bool = False,
+        prob_name: str | None = None,
+        node_timestamp_attr_name: str | None = None,
+        edge_timestamp_attr_name: str | None = None,
+        pre_time_window: int | None = None,
+    ) -> Stage:
+        """Samples in-neighbours from before each seed's time; see `TemporalNeighborSampler`."""
+        from hopline.pipes.stages.temporal import TemporalNeighborSampler
+
+        return TemporalNeighborSampler(
+            self, graph, fanouts, replace, prob_name, node_timestamp_attr_name,
+            edge_timestamp_attr_name, pre_time_window,
+        )  # fmt: skip
+
+    def temporal_sample_layer_neighbor(
+        self,
+        graph: FusedCSCSamplingGraph,
+        fanouts: Fanouts,
+        replace: bool = False,
+        prob_name: str | None = None,
+        node_timestamp_attr_name: str | None = None,
+        edge_timestamp_attr_name: str | None = None,
+        pre_time_window: int | None = None,
+        layer_dependency: bool = False,
+        batch_dependency: int = 1,
+    ) -> Stage:
+        """Samples by LABOR before each seed's time; see `TemporalLayerNeighborSampler`."""
+        from hopline.pipes.stages.temporal import TemporalLayerNeighborSampler
+
+        return TemporalLayerNeighborSampler(
+            self, graph, fanouts, replace, prob_name, node_timestamp_attr_name,
+            edge_timestamp_attr_name, pre_time_window, layer_dependency, batch_dependency,
+        )  # fmt: skip
+
+    def sample_in_subgraph(self, graph: FusedCSCSamplingGraph) -> Stage:
+        """Takes all in-edges of the seeds; see `InSubgraphSampler`."""
+        from hopline.pipes.stages.in_subgraph import InSubgraphSampler
+
+        return InSubgraphSampler(self, graph)
+
+    def sample_uniform_negative(
+        self,
+        graph: FusedCSCSamplingGraph,
+        negative_ratio: int,
+        *,
+        exclude_true_edges: bool = False,
+        node_timestamp_attr_name: str | None = None,
+    ) -> Stage:
+        """Adds seeds with other destinations, as negatives; see `UniformNegativeSampler`."""
+        from hopline.pipes.stages.negative import UniformNegativeSampler
+
+        return UniformNegativeSampler(
+            self,
+            graph,
+            negative_ratio,
+            exclude_true_edges=exclude_true_edges,
+            node_timestamp_attr_name=node_timestamp_attr_name,
+        )
+
+    def exclude_seed_edges(
+        self,
+        include_reverse_edges: bool = False,
+        reverse_etypes_mapping: dict[str, str] | None = None,
+        exclude_negatives: bool = False,
+        *,
+        keep_self_loops: bool = False,
+        asynchronous: bool = False,
+    ) -> Stage:
+        """Takes the seed edges out of the sampled hops; see `SeedEdgesExcluder`."""
+        from hopline.pipes.stages.exclude import SeedEdgesExcluder
+
+        return SeedEdgesExcluder(
+            self,
+            include_reverse_edges,
+            reverse_etypes_mapping,
+            exclude_negatives,
+            keep_self_loops=keep_self_loops,
+            asynchronous=asynchronous,
         )
 
     def fetch_feature(

@@ -43,3 +43,15 @@ def assert_equal_inclusion(counts: np.ndarray, draws: int, taken: int, members: 
     assert variance >= 5, "too few draws to tell"
     z = standard_normal(((counts - expected) ** 2).sum() / variance, groups - 1)
     assert abs(z) < 4, f"inclusion is {z:.1f} standard deviations from equal: {counts}"
+
+
+def assert_follows(counts: object, chances: object) -> None:
+    """Independent draws, cells with given chances: too far off fails, and so does too close."""
+    seen, expected = np.asarray(counts, np.float64), np.asarray(chances, np.float64)
+    assert abs(expected.sum() - 1) < 1e-9
+    expected = expected * seen.sum()
+    assert expected.min() >= 5, "too few draws to tell"
+    z = standard_normal(((seen - expected) ** 2 / expected).sum(), len(seen) - 1)
+    # With one or two degrees of freedom the transform is rough below, and 0 is no wonder.
+    low = -4 if len(seen) > 3 else -math.inf
+    assert low < z < 4, f"counts are {z:.1f} standard deviations from {expected}: {seen}"

@@ -1,8 +1,9 @@
-"""Random graphs for hypothesis, as twins and as graphs of the package."""
+"""Random graphs, seeds, weights and times for hypothesis, as twins and as the package has them."""
 
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import torch
 from hypothesis import strategies as st
@@ -54,6 +55,7 @@ def is_homogeneous(graph: twins.Graph) -> bool:
 
 def build(graph: twins.Graph, wide: bool = False, **kwargs) -> hp.FusedCSCSamplingGraph:
     """The package's graph of a twin; `wide` gives int64 indices, as above 2**31 nodes."""
+    kwargs.setdefault("include_original_edge_id", False)
     if is_homogeneous(graph):
         made = hp.from_coo(*ends(graph.edges[EDGE]), graph.num_nodes[NODE], **kwargs)
     else:
@@ -100,6 +102,115 @@ def fanout_lists(draw, graph: twins.Graph, replace: bool, max_hops=3) -> list[li
         size = len(graph.edges) if typed else 1
         hops.append(draw(st.lists(fanout, min_size=size, max_size=size)))
     return hops
+
+
+# -------------------------------------------------------------------------------------------------
+# Attributes
+
+# Of each dtype: nothing, small, large, the smallest and the largest.
+WEIGHTS: dict[torch.dtype, list[Any]] = {
+    torch.float64: [0.0, 1.0, 0.5, 3.25, 1e-300, 1e300, 5e-324, -0.0],
+    torch.float32: [0.0, 1.0, 0.3, 7.0, 1e-45, 3e38],
+    torch.float16: [0.0, 1.0, 0.1, 6e-8, 65504.0],
+    torch.bfloat16: [0.0, 1.0, 0.1, 1e-38, 3e38],
+    torch.int64: [0, 1, 2, 2**62 + 1],
+    torch.int32: [0, 1, 5, 2**31 - 1],
+    torch.uint8: [0, 1, 255],
+    torch.bool: [False, True],
+}
+TIMES = {
+    torch.int64: [0, 1, 2, 3, 4, -1, 2**63 - 1, -(2**63) + 1],
+    torch.int32: [0, 1, 2, 3, -5],
+    torch.uint8: [0, 1, 2, 3, 255],
+}
+
+
+@st.composite
+def attribute(draw, sizes: dict[str, int], values: dict[torch.dtype, list[Any]]):
+    """A tensor for each type, all of one dtype."""
+    dtype = draw(st.sampled_from(list(values)))
+    # Mostly different ones; sometimes all alike, which are all 0 where 0 is drawn.
+    value = st.sampled_from(draw(st.sampled_from([values[dtype], values[dtype][:1]])))
+    return {
+        kind: tensor(draw(st.lists(value, min_size=size, max_size=size)), dtype)
+        for kind, size in sizes.items()
+    }
+
+
+def edge_values(graph: twins.Graph, values: dict[str, torch.Tensor]) -> dict:
+    """{(number of the edge type, number of the edge): value}."""
+    return {
+        (t, e): value
+        for t, etype in enumerate(graph.edges)
+        for e, value in enumerate(values[etype].tolist())
+    }
+
+
+def edge_weights(graph: twins.Graph, values: dict[str, torch.Tensor]) -> dict:
+    return {edge: float(value) for edge, value in edge_values(graph, values).items()}
+
+
+def node_values(values: dict[str, torch.Tensor]) -> dict:
+    """{(node type, id): value}."""
+    return {(k, i): value for k, v in values.items() for i, value in enumerate(v.tolist())}
+
+
+def as_given(graph: twins.Graph, values: dict[str, torch.Tensor]):
+    """By type, or the only tensor where there are no types."""
+    return next(iter(values.values())) if is_homogeneous(graph) else values
+
+
+# -------------------------------------------------------------------------------------------------
+# Links
+
+
+@st.composite
+def links_of(draw, graph: twins.Graph, max_size=6) -> dict[str, tuple[list[str], list[list[int]]]]:
+    """{seed type: (node type of each end, rows)} in the order in which they are sampled.
+
+    Edge types of the graph, and hyperlinks of any node types; some absent, some without rows.
+    """
+    if is_homogeneous(graph):
+        kinds = [(EDGE, [NODE] * draw(st.integers(1, 4)))]
+    else:
+        kinds = [(etype, etype.split(":")[::2]) for etype in graph.edges if draw(st.booleans())]
+        names = st.lists(st.sampled_from(list(graph.num_nodes)), min_size=1, max_size=4)
+        others = draw(st.lists(names, max_size=2, unique_by=tuple))
+        kinds += sorted((":".join(ends), ends) for ends in others)
+    links = {}
+    for kind, ends in kinds:
+        links[kind] = ends, []
+        if all(graph.num_nodes[end] for end in ends):
+            row = st.tuples(*(st.integers(0, graph.num_nodes[end] - 1) for end in ends))
+            links[kind][1].extend(map(list, draw(st.lists(row, max_size=max_size))))
+    return links
+
+
+def link_tensors(graph: twins.Graph, links, dtype=torch.int64):
+    """Links as a mini-batch has them."""
+    found = {
+        kind: tensor(rows, dtype).reshape(len(rows), len(ends))
+        for kind, (ends, rows) in links.items()
+    }
+    return found[EDGE] if is_homogeneous(graph) else dict(reversed(found.items()))
+
+
+def ends_of(links) -> list[tuple[str, int]]:
+    """The ends of all links, row by row."""
+    return [
+        node
+        for ends, rows in links.values()
+        for row in rows
+        for node in zip(ends, row, strict=True)
+    ]
+
+
+def compacted(links, places: list[int]) -> dict[str, list[list[int]]]:
+    """Rows of places in the shape of the links."""
+    rest = iter(places)
+    return {
+        kind: [[next(rest) for _ in ends] for _ in rows] for kind, (ends, rows) in links.items()
+    }
 
 
 def sampled(minibatch: hp.MiniBatch, graph: twins.Graph) -> twins.Sample:

@@ -1,3 +1,3 @@
 """The few hot operations, with one contract on every device."""
 
-__all__ = ["compiling", "cpu", "typed"]
+__all__ = ["cache", "cache_rows", "compiling", "cpu", "disk", "edges", "typed"]

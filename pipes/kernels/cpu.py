@@ -222,6 +222,21 @@ def count_picks(indptr, edge_types, columns, fanouts, replace, num_edges, begin,
 
 
 @kernel
+def _sort_run(array, low, high):
+    """Sorts array[low:high]; by insertion where that is the cheaper way."""
+    if high - low > LINEAR_PICKS:
+        array[low:high].sort()
+        return
+    for i in range(low + 1, high):
+        value = array[i]
+        j = i
+        while j > low and array[j - 1] > value:
+            array[j] = array[j - 1]
+            j -= 1
+        array[j] = value
+
+
+@kernel
 def _pick_many(stream, first, d, k, out, at):
     """Floyd's draw with a hash set, for many picks of one segment."""
     capacity = 1
@@ -301,7 +316,7 @@ def pick_neighbors(
             else:
                 _pick_many(stream, first, d, k, positions, at)
             if ordered:
-                positions[at : at + k].sort()
+                _sort_run(positions, at, at + k)
         for e in range(picked[low], picked[high]):
             neighbors[e] = indices[positions[e]]
 

@@ -8,6 +8,8 @@ from hopline.pipes.kernels.compiling import kernel
 
 __all__ = ["accumulate_typed_counts", "split_segments", "typed_ranks"]
 
+BLOCK = 1024  # edges whose types are read before the first is looked at
+
 
 @kernel
 def accumulate_typed_counts(edge_types, positions, picked, num_types, out):
@@ -24,10 +26,19 @@ def accumulate_typed_counts(edge_types, positions, picked, num_types, out):
         -1, or the position of the first edge whose type is unknown or out of order.
     """
     out[:] = 0
+    kinds = np.empty(BLOCK, np.int64)
+    low = 0
+    high = 0
     for i in range(len(picked) - 1):
         previous = np.int64(0)
         for e in range(picked[i], picked[i + 1]):
-            t = np.int64(edge_types[positions[e]])
+            if e >= high:
+                # Many types at once: reads that do not wait for one another.
+                low = e
+                high = min(e + BLOCK, len(positions))
+                for j in range(low, high):
+                    kinds[j - low] = edge_types[positions[j]]
+            t = kinds[e - low]
             if t < previous or t >= num_types:
                 return positions[e]
             previous = t

@@ -14,6 +14,7 @@ import hopline.pipes as hp
 
 PACKAGES = [
     "hopline.pipes",
+    "hopline.pipes.converters",
     "hopline.pipes.datasets",
     "hopline.pipes.features",
     "hopline.pipes.stages",
@@ -26,16 +27,28 @@ INTERNAL = {
     "hopline.pipes.checks": {"check_ids"},
     "hopline.pipes.coo": {"smallest_type_dtype"},
     "hopline.pipes.cursor": {"Cursor", "Task", "check_state", "make_state"},
-    "hopline.pipes.fused_ids": {"fuse_nodes", "subgraphs_from_hops"},
-    "hopline.pipes.graph": {"Hop"},
+    "hopline.pipes.edges": {"check_edges", "check_reverse_etypes", "unlisted_edges"},
+    "hopline.pipes.fused_ids": None,
+    "hopline.pipes.hop": None,
+    "hopline.pipes.graph_sampling": None,
     "hopline.pipes.graph_files": None,  # all of them
     "hopline.pipes.iterable_source": {"Walk"},
     "hopline.pipes.move": None,
     "hopline.pipes.npy": None,
-    "hopline.pipes.random": None,
+    "hopline.pipes.pinning": None,
+    "hopline.pipes.random": {"Purpose", "batch_key", "draw_seed", "fold", "mix64"},
     "hopline.pipes.relabel": None,
     "hopline.pipes.stage": {"Chain"},
+    "hopline.pipes.stages.hops": None,
+    "hopline.pipes.stages.layer": {"check_dependencies", "layer_words"},
+    "hopline.pipes.stages.subgraph_sampler": {"seeds_of"},
+    "hopline.pipes.converters.common": None,
+    "hopline.pipes.converters.pyg_batch": None,
     "hopline.pipes.features.buffers": None,
+    "hopline.pipes.features.cached": {"CachedFeature", "merge_hot_ids"},
+    "hopline.pipes.features.feature_cache": {"FeatureCache", "as_bytes", "check_offset"},
+    "hopline.pipes.features.policies": None,
+    "hopline.pipes.features.row_reader": None,
     "hopline.pipes.features.rows": None,
 }
 
@@ -43,7 +56,7 @@ INTERNAL = {
 def modules() -> list[str]:
     """The modules of the chain: not those of data sets, nor of kernels."""
     found = []
-    for package in ("hopline.pipes", "hopline.pipes.features", "hopline.pipes.stages"):
+    for package in (*PACKAGES[:2], "hopline.pipes.features", "hopline.pipes.stages"):
         for info in pkgutil.iter_modules(importlib.import_module(package).__path__, package + "."):
             if not info.ispkg and info.name != "hopline.pipes.cli":
                 found.append(info.name)
@@ -112,9 +125,14 @@ def test_graphbolts_names_are_here():
         "DiskBasedFeature", "DistributedItemSampler", "Feature", "FeatureFetcher", "FeatureKey",
         "FeatureStore", "FusedCSCSamplingGraph", "HeteroItemSet", "ItemSampler", "ItemSet",
         "MiniBatch", "MiniBatchTransformer", "NeighborSampler", "OnDiskDataset", "OnDiskTask",
-        "SampledSubgraph", "Task", "TorchBasedFeature", "TorchBasedFeatureStore",
-        "etype_str_to_tuple", "etype_tuple_to_str", "fused_csc_sampling_graph",
-        "minibatcher_default", "preprocess_ondisk_dataset",
+        "SampledSubgraph", "SampledSubgraphImpl", "Task", "TorchBasedFeature",
+        "TorchBasedFeatureStore", "compact_csc_format", "etype_str_to_tuple", "etype_tuple_to_str",
+        "expand_indptr", "from_dglgraph", "fused_csc_sampling_graph", "index_select",
+        "indptr_edge_ids", "isin", "load_from_shared_memory", "minibatcher_default",
+        "preprocess_ondisk_dataset", "seed", "seed_type_str_to_ntypes", "unique_and_compact",
+        "unique_and_compact_csc_formats", "CPUCachedFeature", "CPUFeatureCache",
+        "GPUCachedFeature", "GPUFeatureCache", "bytes_to_number_of_items", "cpu_cached_feature",
+        "gpu_cached_feature", "wrap_with_cached_feature",
     } <= set(hp.__all__)  # fmt: skip
     for method in ("copy_to", "sample_neighbor", "fetch_feature", "transform"):
         assert callable(getattr(hp.Stage, method))

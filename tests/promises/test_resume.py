@@ -12,6 +12,7 @@ import torchdata.nodes as tn
 
 import hopline.pipes as hp
 from tests.number_chains import Call, Log, minibatch, numbers, ring, ring_features, whole_chain
+from tests.pipes.test_subgraph_sampler import Composed
 from tests.stage_checks import assert_same, check_resume
 
 WORKERS = (0, 1, 2, 8)
@@ -56,6 +57,21 @@ def sampled(source):
     )
 
 
+def timed_ring():
+    graph = ring()
+    graph.add_edge_attribute("t", torch.arange(200) % 13)
+    graph.add_edge_attribute("w", torch.arange(200) % 4)
+    return graph
+
+
+def pairs():
+    """Links with times, and one negative each."""
+    ends, times = torch.arange(22).reshape(11, 2), torch.arange(11) + 3
+    items = hp.ItemSet((ends, times), ("seeds", "timestamp"))
+    sampler = hp.ItemSampler(items, 3, shuffle=True, seed=5)
+    return sampler.sample_uniform_negative(timed_ring(), 1)
+
+
 CHAINS = {
     "shuffled": lambda: whole_chain(count=14),
     "not shuffled": lambda: whole_chain(count=14, shuffle=False),
@@ -71,6 +87,16 @@ CHAINS = {
         shuffle=True,
         seed=2,
     ),
+    "weighted": lambda: numbers().sample_neighbor(timed_ring(), [2, 3], prob_name="w"),
+    "layer": lambda: pairs().sample_layer_neighbor(timed_ring(), [2, 3], batch_dependency=3),
+    "temporal": lambda: pairs().temporal_sample_neighbor(
+        timed_ring(), [2, 3], edge_timestamp_attr_name="t"
+    ),
+    "temporal layer": lambda: pairs().temporal_sample_layer_neighbor(
+        timed_ring(), [2, 3], prob_name="w", edge_timestamp_attr_name="t", batch_dependency=2
+    ),
+    "in subgraph": lambda: pairs().sample_in_subgraph(timed_ring()),
+    "a user's own sampler": lambda: pairs().pipe(Composed, timed_ring()),
     "a list": lambda: sampled([minibatch(number) for number in range(5)]),
     "a node": lambda: sampled(tn.Mapper(tn.SamplerWrapper(Order()), minibatch)),
     "an object with a state": lambda: sampled(Position()),
@@ -272,6 +298,18 @@ STAGES = {
     "fanouts": (lambda c: c.sample_neighbor(ring(), [3]), r"fanouts: \[2\] in the state, \[3\]"),
     "replace": (lambda c: c.sample_neighbor(ring(), [2], True), "replace: False in .* True here"),
     "graph": (lambda c: c.sample_neighbor(ring(60), [2]), "nodes: 50 in the state, 60 here"),
+    "weights": (
+        lambda c: c.sample_neighbor(timed_ring(), [2], prob_name="w"),
+        "NeighborSampler.prob_name: 'absent' in the state, 'w' here",
+    ),
+    "rows": (
+        lambda c: c.sample_neighbor(ring(), [2], deduplicate=False),
+        "NeighborSampler.deduplicate: 'absent' in the state, False here",
+    ),
+    "kind": (
+        lambda c: c.sample_layer_neighbor(ring(), [2]),
+        "LayerNeighborSampler.fanouts: 'absent' in the state",
+    ),
 }
 
 
@@ -280,6 +318,23 @@ def test_the_state_of_another_sampler_is_refused(name):
     state = hp.DataLoader(changed().sample_neighbor(ring(), [2])).state_dict()
     make, words = STAGES[name]
     refused(hp.DataLoader(make(changed())), state, words)
+
+
+def test_the_state_of_a_sampler_with_other_dependencies_or_times_is_refused():
+    def layer(**kwargs):
+        return hp.DataLoader(changed().sample_layer_neighbor(ring(), [2], **kwargs))
+
+    state = layer().state_dict()
+    refused(layer(batch_dependency=2), state, "batch_dependency: 1 in the state, 2 here")
+    refused(layer(layer_dependency=True), state, "layer_dependency: False in the state, True here")
+
+    def temporal(**kwargs):
+        return hp.DataLoader(changed().temporal_sample_neighbor(timed_ring(), [2], **kwargs))
+
+    state = temporal(edge_timestamp_attr_name="t").state_dict()
+    refused(temporal(), state, "edge_timestamp_attr_name: 't' in the state, None here")
+    other = temporal(edge_timestamp_attr_name="t", pre_time_window=4)
+    refused(other, state, "pre_time_window: None in the state, 4 here")
 
 
 def test_the_states_of_other_stages_are_refused():

@@ -17,6 +17,7 @@ import torch
 
 import hopline.pipes as hp
 from tests import twins
+from tests.pipes.test_subgraph_sampler import Composed
 from tests.strategies import build, sampled
 from tests.twins import EDGE, NODE
 
@@ -60,6 +61,70 @@ def features(twin: twins.Graph) -> hp.BasicFeatureStore:
         for kind, count in twin.num_nodes.items()
     }
     return hp.BasicFeatureStore(store)
+
+
+def attributes(twin: twins.Graph) -> dict:
+    """Weights `w`, some of them 0, and times `t` of edges and nodes."""
+    homogeneous = NODE in twin.num_nodes
+
+    def of(sizes, rule):
+        values = {kind: rule(torch.arange(size)) for kind, size in sizes.items()}
+        return next(iter(values.values())) if homogeneous else values
+
+    edges = {etype: len(pairs) for etype, pairs in twin.edges.items()}
+    return {
+        "edge_attributes": {"w": of(edges, lambda e: e % 4), "t": of(edges, lambda e: e * 7 % 50)},
+        "node_attributes": {"t": of(twin.num_nodes, lambda i: i * 5 % 40)},
+    }
+
+
+NAMES = ("seeds", "timestamp")
+TIMED = {"edge_timestamp_attr_name": "t", "node_timestamp_attr_name": "t"}
+SAMPLERS = {
+    "weighted": lambda s, g, f: s.sample_neighbor(g, f, prob_name="w"),
+    "weighted, again": lambda s, g, f: s.sample_neighbor(g, f, True, "w", False),
+    "layer": lambda s, g, f: s.sample_layer_neighbor(g, f),
+    "layer, weighted": lambda s, g, f: s.sample_layer_neighbor(
+        g, f, True, "w", layer_dependency=True, batch_dependency=3
+    ),
+    "temporal": lambda s, g, f: s.temporal_sample_neighbor(g, f, **TIMED),
+    "temporal, weighted": lambda s, g, f: s.temporal_sample_neighbor(
+        g, f, True, "w", pre_time_window=30, **TIMED
+    ),
+    "temporal layer": lambda s, g, f: s.temporal_sample_layer_neighbor(
+        g, f, batch_dependency=2, **TIMED
+    ),
+    "in subgraph": lambda s, g, f: s.sample_in_subgraph(g),
+    "a user's own": lambda s, g, f: s.pipe(Composed, g),
+}
+
+
+def links(twin: twins.Graph) -> hp.ItemSet | hp.HeteroItemSet:
+    """The first 30 edges of each type, with times."""
+    found = {
+        etype: hp.ItemSet((torch.tensor(pairs[:30]), torch.arange(30) + 15), NAMES)
+        for etype, pairs in twin.edges.items()
+    }
+    return next(iter(found.values())) if NODE in twin.num_nodes else hp.HeteroItemSet(found)
+
+
+def sampler_chain(twin: twins.Graph, name: str, linked: bool) -> hp.Stage:
+    """Items or links with negatives, one sampler, and features."""
+    source = hp.ItemSampler(links(twin) if linked else timed(twin), 16, shuffle=True, seed=9)
+    graph = build(twin, include_original_edge_id=True, **attributes(twin))
+    if linked:
+        source = source.sample_uniform_negative(graph, 1)
+    keys = ["x"] if NODE in twin.num_nodes else {kind: ["x"] for kind in twin.num_nodes}
+    return SAMPLERS[name](source, graph, [3, 2]).fetch_feature(features(twin), keys)
+
+
+def timed(twin: twins.Graph) -> hp.ItemSet | hp.HeteroItemSet:
+    """Every node, with a time."""
+    found = {
+        kind: hp.ItemSet((torch.arange(count), torch.arange(count) % 30 + 15), NAMES)
+        for kind, count in twin.num_nodes.items()
+    }
+    return found[NODE] if NODE in found else hp.HeteroItemSet({kind: found[kind] for kind in KINDS})
 
 
 FANOUTS = {True: [[4], [-1], [3]], False: [[2, 1, -1, 3], [5], [1, 1, 1, 1]]}
@@ -107,6 +172,34 @@ def test_any_number_of_workers(make, replace):
     assert len(traces[0][0]) == 7
     for other in traces[1:]:
         assert other == traces[0]
+
+
+@pytest.mark.parametrize("make", TWINS.values(), ids=TWINS)
+@pytest.mark.parametrize("name", SAMPLERS)
+@pytest.mark.parametrize("linked", [False, True])
+def test_any_number_of_workers_for_every_sampler(make, name, linked):
+    twin = make()
+    traces = []
+    for num_workers in (0, 2, 8):
+        with hp.DataLoader(sampler_chain(twin, name, linked), num_workers=num_workers) as loader:
+            traces.append([trace(loader), trace(loader)])
+    assert traces[0][0] != traces[0][1]
+    assert len(traces[0][0]) > 1
+    assert traces[1:] == traces[:1] * 2
+
+
+@pytest.mark.parametrize("make", TWINS.values(), ids=TWINS)
+@pytest.mark.parametrize("name", SAMPLERS)
+def test_any_order_for_every_sampler(make, name):
+    """Backwards, by chains that have drawn nothing before."""
+    twin = make()
+    expected = trace(sampler_chain(twin, name, True))
+    for index in reversed(range(len(expected))):
+        source, stages = sampler_chain(twin, name, True).parts()
+        minibatch = source.batch(0, index)
+        for stage in stages:
+            minibatch = stage(minibatch)
+        assert flatten([vars(minibatch)]) == expected[index]
 
 
 @pytest.mark.parametrize("make", TWINS.values(), ids=TWINS)
@@ -240,7 +333,10 @@ def test_no_global_generator_is_read_or_written():
         )
 
     def run():
-        return [trace(hp.DataLoader(chain(make()), num_workers=2)) for make in TWINS.values()]
+        found = [trace(hp.DataLoader(chain(make()), num_workers=2)) for make in TWINS.values()]
+        for make, name in itertools.product(TWINS.values(), SAMPLERS):
+            found.append(trace(sampler_chain(make(), name, True)))
+        return found
 
     expected = run()
     for seed in (1, 2):
@@ -255,12 +351,15 @@ def test_no_global_generator_is_read_or_written():
 
 
 def digest() -> str:
-    """Of two epochs of both chains; run in other processes, too."""
+    """Of two epochs of both chains, and of every sampler; run in other processes, too."""
     found = hashlib.sha256()
     for make in TWINS.values():
         with hp.DataLoader(chain(make()), num_workers=2) as loader:
             for _ in range(2):
                 found.update(repr(trace(loader)).encode())
+        for name in SAMPLERS:
+            for linked in (False, True):
+                found.update(repr(trace(sampler_chain(make(), name, linked))).encode())
     return found.hexdigest()
 
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from hopline.pipes.datasets import OnDiskDataset
 from hopline.pipes.datasets.csc import EdgeList, write_csc
 from hopline.pipes.datasets.yaml_file import MetadataError, Place
+from hopline.pipes.hop import HopRule
 from tests.pipes.datasets.dataset_files import npy, tiny, typed, write
 
 
@@ -189,9 +190,8 @@ def test_weights_follow_their_edges_of_two_types(tmp_path):
 def test_sampling_sees_the_right_weights(tmp_path):
     """Through the sampler: every in-edge of every node, and the weights at the sampled edges."""
     graph = OnDiskDataset(write(tmp_path / "d", *tiny())).load().graph
-    hop = graph.sample_one_hop(
-        np.arange(3), np.array([-1]), False, np.zeros(1, np.uint64), np.arange(3)
-    )
+    rule = HopRule(np.array([-1]), False, np.zeros(1, np.uint64))
+    hop = graph.sample_one_hop(np.arange(3), np.arange(3), rule)
     weights = graph.edge_attributes["weight"].numpy()[hop.positions]
     dst = np.repeat(np.arange(3), np.diff(hop.segments))
     found = dict(zip(zip(hop.neighbors.tolist(), dst.tolist(), strict=True), weights, strict=True))

@@ -1,0 +1,363 @@
+"""NegativeSampler, UniformNegativeSampler: edges that are not there, to train against."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from hopline.pipes.checks import check_ids
+from hopline.pipes.edges import check_edges
+from hopline.pipes.etypes import etype_str_to_tuple
+from hopline.pipes.graph import FusedCSCSamplingGraph
+from hopline.pipes.kernels import edges as kernels
+from hopline.pipes.minibatch import MiniBatch
+from hopline.pipes.random import Purpose, batch_key, fold
+from hopline.pipes.stage import Stage
+
+__all__ = ["NegativeSampler", "UniformNegativeSampler"]
+
+Array = np.ndarray[Any, Any]
+
+
+class NegativeSampler(Stage):
+    """Adds negatives to seeds that are edges; subclasses say which, by `_sample_with_etype`.
+
+    For seeds of shape [B, 2] and a ratio r it sets, for each edge type where seeds come by type:
+
+    - `seeds`, [B * (1 + r), 2], of the dtype they had: the B seeds, then r negatives of the first
+      seed, r of the second, and so on. A negative has its seed's source.
+    - `labels`, float32: 1 for the seeds, 0 for the negatives. Labels of the item set are replaced.
+    - `indexes`, int64: the number of the seed that each row belongs to.
+    - `timestamp`, if there is one: each row has the time of its seed.
+
+    Args:
+        source: the chain before it.
+        negative_ratio: negatives a seed, 1 or more.
+
+    Raises:
+        TypeError: negative_ratio is not an int.
+        ValueError: negative_ratio is below 1.
+
+    >>> class Next(NegativeSampler):
+    ...     def _sample_with_etype(self, etype, pairs, key, timestamp=None):
+    ...         return (pairs[:, 1:] + torch.arange(1, self.negative_ratio + 1)) % 10
+    >>> from hopline.pipes import ItemSampler, ItemSet
+    >>> edges = ItemSet(torch.tensor([[0, 1], [5, 9]]), names="seeds")
+    >>> [m.seeds.tolist() for m in ItemSampler(edges, batch_size=1).pipe(Next, 2)]
+    [[[0, 1], [0, 2], [0, 3]], [[5, 9], [5, 0], [5, 1]]]
+    """
+
+    def __init__(self, source: Any, negative_ratio: int) -> None:
+        super().__init__(source)
+        if isinstance(negative_ratio, bool) or not isinstance(negative_ratio, int):
+            raise TypeError(f"negative_ratio is {negative_ratio!r}; expected an int")
+        if negative_ratio < 1:
+            raise ValueError(f"negative_ratio is {negative_ratio}; expected 1 or more")
+        self.negative_ratio = negative_ratio
+
+    def _sample_with_etype(
+        self,
+        etype: str | None,
+        pairs: torch.Tensor,
+        key: int,
+        timestamp: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """Destinations of the negatives of one edge type; the method to override.
+
+        It runs on any thread, for several mini-batches at once. Random draws are to follow from
+        the key alone, by `hopline.pipes.random.fold`, so that a mini-batch can be drawn again.
+
+        Args:
+            etype: "source:relation:destination", or None for seeds without types.
+            pairs: integer[B, 2], the seeds of this type; B may be 0.
+            key: 64-bit word, a function of the mini-batch's key and the edge type.
+            timestamp: [B], the seeds' times, if the mini-batch has any.
+
+        Returns:
+            integer[B * negative_ratio] or [B, negative_ratio], ids within the destination type.
+        """
+        raise NotImplementedError(
+            f"{type(self).__name__} has no _sample_with_etype(etype, pairs, key, timestamp)"
+        )
+
+    def __call__(self, minibatch: MiniBatch) -> MiniBatch:
+        """Adds the negatives of one mini-batch.
+
+        Raises:
+            TypeError: seeds, times or the destinations drawn are not tensors of the right kind.
+            ValueError: seeds are not edges, the mini-batch has no key or has been sampled already,
+                or there are not as many times as seeds.
+        """
+        seeds = minibatch.seeds
+        if seeds is None:
+            raise ValueError("the mini-batch has no seeds; name a column of the item set 'seeds'")
+        if minibatch.key is None:
+            raise ValueError("the mini-batch has no key (seed, epoch, index) to draw by")
+        if minibatch.sampled_subgraphs is not None:
+            raise ValueError(
+                "neighbours have been sampled already, and not for the negatives; put the negative "
+                "sampler before the neighbour sampler"
+            )
+        seed, epoch, index = minibatch.key
+        key = batch_key(seed, Purpose.NEGATIVE, epoch, index)
+        times = minibatch.timestamp
+        if times is not None and isinstance(times, dict) != isinstance(seeds, dict):
+            raise TypeError(
+                f"seeds are a {type(seeds).__name__}, but timestamp is a {type(times).__name__}; "
+                "expected both by edge type, or both as tensors"
+            )
+        if not isinstance(seeds, dict):
+            minibatch.seeds, minibatch.labels, minibatch.indexes, minibatch.timestamp = (
+                self._with_negatives(None, seeds, key, times)
+            )
+            return minibatch
+        parts = {}
+        for etype, pairs in seeds.items():
+            # By the name, so that draws depend on no numbering of types.
+            typed_key = fold(key, *etype.encode())
+            time = times.get(etype) if isinstance(times, dict) else None
+            parts[etype] = self._with_negatives(etype, pairs, typed_key, time)
+        minibatch.seeds = {etype: part[0] for etype, part in parts.items()}
+        minibatch.labels = {etype: part[1] for etype, part in parts.items()}
+        minibatch.indexes = {etype: part[2] for etype, part in parts.items()}
+        if times is not None:
+            minibatch.timestamp = {e: part[3] for e, part in parts.items() if part[3] is not None}
+        return minibatch
+
+    def _with_negatives(
+        self, etype: str | None, pairs: Any, key: int, timestamp: Any
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor | None]:
+        """Seeds, labels, indexes and times of one edge type."""
+        of_type = "" if etype is None else f" of type {etype!r}"
+        pairs = check_edges(pairs, f"seeds{of_type} to draw negatives for")
+        count, ratio, device = len(pairs), self.negative_ratio, pairs.device
+        if timestamp is not None:
+            if not isinstance(timestamp, torch.Tensor):
+                raise TypeError(f"timestamp{of_type} is a {type(timestamp).__name__}; expected a "
+                                "torch.Tensor")  # fmt: skip
+            if timestamp.shape != (count,):
+                raise ValueError(
+                    f"timestamp{of_type} has shape {tuple(timestamp.shape)} for {count} seeds; "
+                    "expected one each"
+                )
+        drawn = self._sample_with_etype(etype, pairs, key, timestamp)
+        destinations = self._checked(drawn, pairs, of_type)
+        sources = pairs[:, 0].repeat_interleave(ratio)
+        seeds = torch.cat((pairs, torch.stack((sources, destinations), dim=1)))
+        labels = torch.zeros(len(seeds), device=device)
+        labels[:count] = 1
+        numbers = torch.arange(count, device=device)
+        indexes = torch.cat((numbers, numbers.repeat_interleave(ratio)))
+        if timestamp is not None:
+            timestamp = torch.cat((timestamp, timestamp.repeat_interleave(ratio)))
+        return seeds, labels, indexes, timestamp
+
+    def _checked(self, drawn: Any, pairs: torch.Tensor, of_type: str) -> torch.Tensor:
+        """Destinations as integer[B * ratio] in the dtype and on the device of the seeds."""
+        what = f"{type(self).__name__}._sample_with_etype"
+        if not isinstance(drawn, torch.Tensor) or drawn.is_floating_point():
+            kind = drawn.dtype if isinstance(drawn, torch.Tensor) else type(drawn).__name__
+            raise TypeError(f"{what} gave {kind}{of_type}; expected a torch.Tensor of integers")
+        count, ratio = len(pairs), self.negative_ratio
+        if tuple(drawn.shape) not in ((count * ratio,), (count, ratio)):
+            raise ValueError(
+                f"{what} gave shape {tuple(drawn.shape)}{of_type}; expected [{count * ratio}] or "
+                f"[{count}, {ratio}]: {ratio} destinations for each of {count} seeds"
+            )
+        drawn = drawn.reshape(-1)
+        largest = torch.iinfo(pairs.dtype).max
+        if len(drawn) and int(drawn.max()) > largest:
+            raise ValueError(
+                f"a negative's destination{of_type} is {int(drawn.max())}, which seeds of dtype "
+                f"{pairs.dtype} cannot hold; use int32 or int64 seeds"
+            )
+        checked: torch.Tensor = drawn.to(device=pairs.device, dtype=pairs.dtype)
+        return checked
+
+    def settings(self) -> dict[str, Any]:
+        """How many negatives there are."""
+        return {"negative_ratio": self.negative_ratio}
+
+
+class UniformNegativeSampler(NegativeSampler):
+    """Negatives with destinations drawn evenly; `chain.sample_uniform_negative(graph, 5)`.
+
+    Destinations are drawn from all nodes of the destination type; without `exclude_true_edges` a
+    negative may be an edge of the graph. `NegativeSampler` says what is set. Draw a of negative n
+    is a function of the mini-batch's key, the edge type's name, n and a alone.
+
+    Args:
+        source: the chain before it.
+        graph: the graph that the edges belong to.
+        negative_ratio: negatives a seed, 1 or more.
+        exclude_true_edges: never draw a destination that the seed's source has an edge of this type
+            to. Costs a look at the in-edges of each destination drawn. After 64 draws in vain,
+            destinations are tried in turn from a drawn one, with a drawn stride.
+        node_timestamp_attr_name: node attribute with the time from which each node exists,
+            integers; only nodes whose time is not above the seed's `timestamp` are drawn. The
+            sampler keeps the nodes in the order of their times, 16 bytes a node.
+
+    Raises:
+        TypeError: graph is no graph, an option is of a wrong type, or times are not integers.
+        ValueError: negative_ratio is below 1, or times are not one a node.
+        KeyError: the graph has no such attribute.
+
+    >>> from hopline.pipes import ItemSampler, ItemSet, from_coo
+    >>> graph = from_coo(torch.tensor([0, 0]), torch.tensor([1, 2]), num_nodes=4)
+    >>> source = ItemSampler(ItemSet(torch.tensor([[0, 1]]), "seeds"), batch_size=1, seed=1)
+    >>> minibatch = next(iter(source.sample_uniform_negative(graph, 2, exclude_true_edges=True)))
+    >>> bool(torch.isin(minibatch.seeds[1:, 1], torch.tensor([0, 3])).all())
+    True
+    >>> minibatch.labels.tolist(), minibatch.indexes.tolist()
+    ([1.0, 0.0, 0.0], [0, 0, 0])
+    """
+
+    def __init__(
+        self,
+        source: Any,
+        graph: FusedCSCSamplingGraph,
+        negative_ratio: int,
+        *,
+        exclude_true_edges: bool = False,
+        node_timestamp_attr_name: str | None = None,
+    ) -> None:
+        super().__init__(source, negative_ratio)
+        if not hasattr(graph, "sample_one_hop"):
+            raise TypeError(
+                f"graph is a {type(graph).__name__}; expected a FusedCSCSamplingGraph, e.g. from "
+                "from_coo(src, dst, num_nodes)"
+            )
+        if not isinstance(exclude_true_edges, bool):
+            raise TypeError(f"exclude_true_edges is {exclude_true_edges!r}; expected True or False")
+        self.graph = graph
+        self.exclude_true_edges = exclude_true_edges
+        self.node_timestamp_attr_name = node_timestamp_attr_name
+        self._by_time: dict[str | None, tuple[Array, Array]] = {}
+        if node_timestamp_attr_name is not None:
+            times = graph.attribute_array("node", node_timestamp_attr_name, np.int64)
+            for kind in graph.node_type_to_id or [None]:
+                first, count = self._range(kind)
+                mine = times[first : first + count]
+                order = np.argsort(mine, kind="stable")
+                self._by_time[kind] = order, mine[order]
+
+    def _range(self, kind: str | None) -> tuple[int, int]:
+        """First fused id of a node type, and its number of nodes."""
+        if kind is None:
+            return 0, self.graph.total_num_nodes
+        assert self.graph.node_type_to_id is not None
+        assert self.graph.node_type_offset is not None
+        i = self.graph.node_type_to_id[kind]
+        first, end = self.graph.node_type_offset[i : i + 2].tolist()
+        return first, end - first
+
+    def _kinds(self, etype: str | None) -> tuple[str | None, str | None]:
+        """Node types of the ends of an edge type."""
+        known = self.graph.node_type_to_id
+        if (etype is None) != (known is None):
+            raise TypeError(
+                "seeds come by edge type, but the graph has no types; pass one tensor"
+                if known is None
+                else f"seeds are one tensor, but the graph has node types {list(known)}; pass "
+                "{edge type: tensor}"
+            )
+        if etype is None or known is None:
+            return None, None
+        source, _, destination = etype_str_to_tuple(etype)
+        if unknown := {source, destination} - set(known):
+            raise ValueError(
+                f"seeds of type {etype!r} name node types {sorted(unknown)}; the graph has "
+                f"{list(known)}"
+            )
+        return source, destination
+
+    def _sample_with_etype(
+        self,
+        etype: str | None,
+        pairs: torch.Tensor,
+        key: int,
+        timestamp: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """Draws destinations evenly among those allowed.
+
+        Raises:
+            TypeError: seeds come by type and the graph has none, or the reverse.
+            ValueError: a type is unknown; or there is no destination to draw.
+            IndexError: an end of a seed is not a node.
+        """
+        kinds = self._kinds(etype)
+        (first_source, num_sources), (first, num_nodes) = map(self._range, kinds)
+        of_type = "" if etype is None else f" of type {etype!r}"
+        sources = check_ids(pairs[:, 0], num_sources, f"sources of seeds{of_type}", torch.int64)
+        check_ids(pairs[:, 1], num_nodes, f"destinations of seeds{of_type}", torch.int64)
+        counts, order = self._candidates(len(pairs), kinds[1], num_nodes, of_type, timestamp)
+        number, edge_types = self._edges_to_avoid(etype)
+        out = np.empty(len(pairs) * self.negative_ratio, np.int64)
+        status = kernels.draw_destinations(
+            np.uint64(key), self.negative_ratio, counts, order, self.exclude_true_edges,
+            sources.numpy() + first_source, first, self.graph.csc_indptr.numpy(),
+            self.graph.indices.numpy(), edge_types, number, out,
+        )  # fmt: skip
+        if status >= 0:
+            raise ValueError(
+                f"source {int(sources[status])} of seed {status}{of_type} has an edge to every "
+                f"destination it could be given ({counts[status]} nodes), so it has no negative; "
+                "leave it out of the seeds, or draw with exclude_true_edges=False"
+            )
+        if status < -1:
+            raise ValueError(f"csc_indptr is damaged at node {-2 - status}: {self.graph}")
+        return torch.from_numpy(out)
+
+    def _candidates(
+        self, pairs: int, kind: str | None, nodes: int, of_type: str, timestamp: torch.Tensor | None
+    ) -> tuple[Array, Array]:
+        """How many nodes each pair may be given, and the order in which they are counted."""
+        if self.node_timestamp_attr_name is None or pairs == 0:
+            return np.full(pairs, nodes, np.int64), NO_ORDER
+        if timestamp is None:
+            raise ValueError(
+                f"node_timestamp_attr_name is {self.node_timestamp_attr_name!r}, but the "
+                f"mini-batch has no timestamp{of_type}; name a column of the item set 'timestamp'"
+            )
+        if timestamp.is_floating_point() or timestamp.is_complex():
+            raise TypeError(f"timestamp{of_type} has dtype {timestamp.dtype}; expected integers")
+        times = timestamp.cpu().to(torch.int64).numpy()
+        order, known = self._by_time[kind]
+        counts = np.searchsorted(known, times, side="right")
+        if (counts == 0).any():
+            bad = int((counts == 0).argmax())
+            since = f"the first exists from {known[0]}" if len(known) else "there are none at all"
+            raise ValueError(
+                f"no node can be the destination of a negative of seed {bad}{of_type}: its time is "
+                f"{times[bad]}, and {since}"
+            )
+        return counts, order
+
+    def _edges_to_avoid(self, etype: str | None) -> tuple[int, Array]:
+        """Number of the edge type, and the type of each edge if there are several."""
+        if etype is None or not self.exclude_true_edges:
+            return 0, NO_TYPES
+        assert self.graph.edge_type_to_id is not None
+        assert self.graph.type_per_edge is not None
+        if etype not in self.graph.edge_type_to_id:
+            raise ValueError(
+                f"exclude_true_edges knows no edges of type {etype!r}; the graph has "
+                f"{list(self.graph.edge_type_to_id)}"
+            )
+        return self.graph.edge_type_to_id[etype], self.graph.type_per_edge.numpy()
+
+    def settings(self) -> dict[str, Any]:
+        """Everything that decides what is drawn."""
+        return {
+            **super().settings(),
+            "exclude_true_edges": self.exclude_true_edges,
+            "node_timestamp_attr_name": self.node_timestamp_attr_name,
+            "nodes": self.graph.total_num_nodes,
+            "edges": self.graph.total_num_edges,
+        }
+
+
+NO_ORDER: Array = np.empty(0, np.int64)
+NO_TYPES: Array = np.empty(0, np.uint8)

@@ -1,0 +1,151 @@
+"""SubgraphSampler: the base of samplers, your own included."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import torch
+
+from hopline.pipes.etypes import seed_type_str_to_ntypes
+from hopline.pipes.minibatch import MiniBatch
+from hopline.pipes.stage import Stage
+from hopline.pipes.subgraph import SampledSubgraph
+
+__all__ = ["SubgraphSampler", "seeds_of"]
+
+
+class SubgraphSampler(Stage):
+    """Base of a sampler of your own: implement `sample_subgraphs`.
+
+    Edge seeds are replaced by their ends before the call, each node once, and
+    `minibatch.compacted_seeds` then holds their places in what the last layer computes.
+
+    Args:
+        source: the chain before it.
+
+    >>> class Nothing(SubgraphSampler):
+    ...     def sample_subgraphs(self, seeds, seeds_timestamp, seeds_pre_time_window=None):
+    ...         return seeds, []
+    >>> from hopline.pipes import ItemSampler, ItemSet
+    >>> edges = torch.tensor([[5, 3], [3, 7]])
+    >>> minibatch = next(iter(Nothing(ItemSampler(ItemSet(edges, names="seeds"), 2))))
+    >>> minibatch.input_nodes.tolist(), minibatch.compacted_seeds.tolist()
+    ([5, 3, 7], [[0, 1], [1, 2]])
+    """
+
+    def sample_subgraphs(
+        self,
+        seeds: Any,
+        seeds_timestamp: Any,
+        seeds_pre_time_window: Any = None,
+    ) -> tuple[Any, list[SampledSubgraph]]:
+        """Samples the hops of one mini-batch.
+
+        A sampler that draws takes a further argument `key`, the mini-batch's (seed, epoch, index),
+        and derives every draw from it; so the same mini-batch is drawn on any thread, and after a
+        resume.
+
+        Args:
+            seeds: integer[n] nodes, or `{node type: nodes}`.
+            seeds_timestamp: int64[n], or `{node type: times}`, or None if the item set has none.
+            seeds_pre_time_window: int64[n] or None: the column `pre_time_window` of the item set.
+
+        Returns:
+            The nodes whose features the first layer reads, and the hops, outermost first.
+        """
+        raise NotImplementedError(
+            f"{type(self).__name__} has no sample_subgraphs(seeds, seeds_timestamp, "
+            "seeds_pre_time_window)"
+        )
+
+    def __call__(self, minibatch: MiniBatch) -> MiniBatch:
+        """Samples one mini-batch.
+
+        Raises:
+            ValueError: it has no seeds, or seeds of mixed dimensions.
+        """
+        seeds = seeds_of(minibatch)
+        times, windows = minibatch.timestamp, minibatch.extra.get("pre_time_window")
+        nodes, compacted, origin = _unique_ends(seeds)
+        if origin is not None:
+            times, windows = _of_ends(times, origin), _of_ends(windows, origin)
+        further = {}
+        if "key" in inspect.signature(self.sample_subgraphs).parameters:
+            further["key"] = minibatch.key
+        minibatch.input_nodes, minibatch.sampled_subgraphs = self.sample_subgraphs(
+            nodes, times, windows, **further
+        )
+        if compacted is not None:
+            minibatch.compacted_seeds = compacted
+        return minibatch
+
+
+def seeds_of(minibatch: MiniBatch) -> Any:
+    """The mini-batch's seeds.
+
+    Raises:
+        ValueError: it has none.
+    """
+    if minibatch.seeds is None:
+        raise ValueError("the mini-batch has no seeds; name a column of the item set 'seeds'")
+    return minibatch.seeds
+
+
+def _unique_ends(seeds: Any) -> tuple[Any, Any, Any]:
+    """Nodes, compacted seeds and, for each node, the seed that names it first; None if 1-D."""
+    values = seeds.values() if isinstance(seeds, dict) else [seeds]
+    dimensions = {value.dim() for value in values}
+    if dimensions <= {1}:
+        return seeds, None, None
+    if dimensions != {2}:
+        raise ValueError(
+            f"seeds have shapes {[tuple(value.shape) for value in values]}; expected nodes [n], or "
+            "edges [n, 2], for all types alike"
+        )
+    if not isinstance(seeds, dict):
+        nodes, places, first = _first_occurrences(seeds.reshape(-1))
+        return nodes, places.view(seeds.shape), {None: [(None, first // seeds.shape[1])]}
+    columns: dict[str, list[tuple[str, int]]] = {}
+    for kind in seeds:
+        for end, ntype in enumerate(seed_type_str_to_ntypes(kind, seeds[kind].shape[1])):
+            columns.setdefault(ntype, []).append((kind, end))
+    compacted = {kind: torch.empty_like(value) for kind, value in seeds.items()}
+    all_nodes, origin = {}, {}
+    for ntype, found in columns.items():
+        flat = torch.cat([seeds[kind][:, end] for kind, end in found])
+        all_nodes[ntype], places, first = _first_occurrences(flat)
+        owners = []
+        at = 0
+        for kind, end in found:
+            count = len(seeds[kind])
+            compacted[kind][:, end] = places[at : at + count]
+            owners.append((kind, first[(first >= at) & (first < at + count)] - at))
+            at += count
+        origin[ntype] = owners
+    return all_nodes, compacted, origin
+
+
+def _first_occurrences(flat: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Distinct values in order of first occurrence, the place of each, where each is first."""
+    _, inverse = torch.unique(flat, return_inverse=True)
+    count = int(inverse.max()) + 1 if len(flat) else 0
+    first = torch.full((count,), len(flat)).scatter_reduce(
+        0, inverse, torch.arange(len(flat)), "amin"
+    )
+    order = torch.argsort(first)
+    rank = torch.empty_like(order)
+    rank[order] = torch.arange(count)
+    return flat[first[order]], rank[inverse].to(flat.dtype), first[order]
+
+
+def _of_ends(values: Any, origin: Any) -> Any:
+    """One row of a column of the mini-batch for each node: that of the seed which names it."""
+    if values is None:
+        return None
+    if None in origin:
+        return values[origin[None][0][1]]
+    return {
+        ntype: torch.cat([values[kind][rows] for kind, rows in owners])
+        for ntype, owners in origin.items()
+    }

@@ -1,0 +1,549 @@
+"""Negative samplers: against the twin, statistics, types, times, own classes and wrong input."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import hopline.pipes as hp
+from hopline.pipes.kernels import edges as kernels
+from tests import twins
+from tests.chi_square import assert_uniform
+from tests.stage_checks import assert_same, check_resume
+from tests.strategies import build, heterogeneous, homogeneous, is_homogeneous, tensor
+from tests.twins import EDGE, below, fold
+
+NEGATIVE = 3  # purpose of draws
+ATTEMPTS = 64
+
+
+def negatives(graph, pairs, ratio, key=(1, 2, 3), timestamp=None, labels=None, **kwargs):
+    """One mini-batch, by the chain's stage."""
+    minibatch = hp.MiniBatch(seeds=pairs, labels=labels, timestamp=timestamp, key=key)
+    return hp.UniformNegativeSampler([minibatch], graph, ratio, **kwargs)(minibatch)
+
+
+def graph_of(pairs, num_nodes) -> hp.FusedCSCSamplingGraph:
+    return hp.from_coo(tensor([s for s, _ in pairs]), tensor([d for _, d in pairs]), num_nodes)
+
+
+# -------------------------------------------------------------------------------------------------
+# The twin
+
+
+def draw(key, etype, pairs, ratio, candidates, true_edges):
+    """Destinations of the negatives of one type; None where a source has none.
+
+    Args:
+        key: (seed, epoch, index).
+        etype: name, or "" without types.
+        pairs: the seeds.
+        ratio: negatives a seed.
+        candidates: the destinations of each seed, in the order in which they are counted.
+        true_edges: pairs to avoid.
+    """
+    seed, epoch, index = key
+    typed = fold(seed, NEGATIVE, epoch, index, *etype.encode())
+    found = []
+    for n in range(len(pairs) * ratio):
+        source, nodes = pairs[n // ratio][0], candidates[n // ratio]
+        stream, count = fold(typed, n), len(nodes)
+        tries = [below(fold(stream, a), count) for a in range(ATTEMPTS)]
+        at, step = below(fold(stream, ATTEMPTS), count), 1
+        if count >= 3:
+            step = 1 + below(fold(stream, ATTEMPTS + 1), count - 1)
+            while math.gcd(step, count) > 1:
+                step = step % (count - 1) + 1
+        tries += [(at + step * k) % count for k in range(count)]
+        free = [nodes[i] for i in tries if (source, nodes[i]) not in true_edges]
+        if not free:
+            return None
+        found.append(free[0])
+    return found
+
+
+@st.composite
+def typed_pairs(draw, graph):
+    """{edge type: pairs of any nodes of its ends}, some types left out, some without pairs."""
+    seeds = {}
+    for etype in graph.edges:
+        source, _, destination = etype.split(":")
+        if graph.num_nodes[source] and graph.num_nodes[destination] and draw(st.booleans()):
+            pair = st.tuples(
+                st.integers(0, graph.num_nodes[source] - 1),
+                st.integers(0, graph.num_nodes[destination] - 1),
+            )
+            seeds[etype] = draw(st.lists(pair, max_size=5))
+    return seeds
+
+
+def pair_tensor(pairs, dtype=torch.int64) -> torch.Tensor:
+    return tensor(pairs, dtype).reshape(-1, 2)
+
+
+@given(st.one_of(homogeneous(), heterogeneous()), st.data())
+@settings(max_examples=100)
+@pytest.mark.parametrize("timed", [False, True])
+@pytest.mark.parametrize("avoid", [False, True])
+def test_equals_the_twin(avoid, timed, graph, data):
+    seeds = data.draw(typed_pairs(graph))
+    flat = is_homogeneous(graph)
+    if flat:
+        seeds = {EDGE: seeds.get(EDGE, [])}
+    ratio = data.draw(st.integers(1, 4))
+    key = tuple(data.draw(st.integers(0, 2**63 - 1)) for _ in range(3))
+    dtype = data.draw(st.sampled_from([torch.int8, torch.int32, torch.int64]))
+    built = build(graph, wide=data.draw(st.booleans()))
+    times = {
+        kind: data.draw(st.lists(st.integers(-2, 2), min_size=n, max_size=n))
+        for kind, n in graph.num_nodes.items()
+    }
+    kwargs, timestamps = {"exclude_true_edges": avoid}, None
+    candidates = {}
+    for etype, pairs in seeds.items():
+        kind = etype.split(":")[2]
+        candidates[etype] = [list(range(graph.num_nodes[kind]))] * len(pairs)
+    if timed:
+        built.add_node_attribute("time", tensor([t for ts in times.values() for t in ts]))
+        kwargs["node_timestamp_attr_name"] = "time"
+        timestamps = {}
+        for etype, pairs in seeds.items():
+            known = times[etype.split(":")[2]]
+            by_time = sorted(range(len(known)), key=known.__getitem__)
+            timestamps[etype] = [data.draw(st.integers(-2, 2)) for _ in pairs]
+            candidates[etype] = [
+                [i for i in by_time if known[i] <= time] for time in timestamps[etype]
+            ]
+    expected = {}
+    for etype, pairs in seeds.items():
+        true_edges = set(graph.edges[etype]) if avoid else set()
+        empty = not all(candidates[etype])
+        name = "" if flat else etype
+        drawn = None if empty else draw(key, name, pairs, ratio, candidates[etype], true_edges)
+        expected[etype] = drawn
+    given_seeds = {etype: pair_tensor(pairs, dtype) for etype, pairs in seeds.items()}
+    given_times = {etype: tensor(t) for etype, t in timestamps.items()} if timed else None
+    if flat:
+        given_seeds = given_seeds[EDGE]
+        given_times = given_times[EDGE] if timed else None
+    if None in expected.values():
+        with pytest.raises(ValueError, match=r"has no negative|no node can be the destination"):
+            negatives(built, given_seeds, ratio, key, given_times, **kwargs)
+        return
+    got = negatives(built, given_seeds, ratio, key, given_times, **kwargs)
+    fields = [got.seeds, got.labels, got.indexes, got.timestamp]
+    if flat:
+        fields = [None if value is None else {EDGE: value} for value in fields]
+    for etype, pairs in seeds.items():
+        numbers = [i for i in range(len(pairs)) for _ in range(ratio)]
+        rows = pairs + [
+            (pairs[i][0], d) for i, d in zip(numbers, expected[etype], strict=True)
+        ]  # fmt: skip
+        order = [*range(len(pairs)), *numbers]
+        assert_same(fields[0][etype], pair_tensor(rows, dtype))
+        assert_same(fields[1][etype], tensor([1] * len(pairs) + [0] * len(numbers), torch.float32))
+        assert_same(fields[2][etype], tensor(order))
+        if timed:
+            assert_same(fields[3][etype], tensor([timestamps[etype][i] for i in order]))
+    if not timed:
+        assert got.timestamp is None
+    for value in fields[:3]:
+        assert list(value) == list(seeds)
+
+
+def test_a_known_draw():
+    # Pins the stream of random numbers: the same on every machine and in every release.
+    graph = graph_of([(0, 1)], 1000)
+    got = negatives(graph, pair_tensor([(0, 1), (2, 3)]), 3, key=(7, 0, 0))
+    expected = draw((7, 0, 0), "", [(0, 1), (2, 3)], 3, [range(1000)] * 2, set())
+    assert got.seeds[2:, 1].tolist() == expected == KNOWN
+    assert got.seeds[2:, 0].tolist() == [0, 0, 0, 2, 2, 2]
+
+
+KNOWN = [894, 27, 813, 10, 272, 702]
+
+
+def test_draws_differ_between_mini_batches_and_types():
+    graph = build(twins.Graph({"a": 9, "b": 500}, {"a:x:b": [(0, 0)], "a:y:b": [(1, 1)]}))
+    pairs = pair_tensor([(i, i) for i in range(9)])
+    drawn = set()
+    for key in ((1, 2, 3), (1, 2, 4), (1, 3, 3), (2, 2, 3)):
+        got = negatives(graph, {"a:x:b": pairs, "a:y:b": pairs}, 2, key)
+        drawn |= {tuple(value[9:, 1].tolist()) for value in got.seeds.values()}
+    assert len(drawn) == 8
+
+
+def test_draws_of_a_type_do_not_depend_on_the_others():
+    pairs = pair_tensor([(0, 0), (3, 1)])
+    one = build(twins.Graph({"a": 9, "b": 50}, {"a:x:b": [(0, 0)], "a:y:b": []}))
+    other = build(twins.Graph({"b": 50, "c": 3, "a": 9}, {"a:y:b": [], "c:z:a": [], "a:x:b": []}))
+    alone = negatives(one, {"a:x:b": pairs}, 2).seeds["a:x:b"]
+    both = negatives(other, {"a:y:b": pairs, "a:x:b": pairs}, 2).seeds
+    assert list(both) == ["a:y:b", "a:x:b"]
+    assert_same(both["a:x:b"], alone)
+
+
+def test_no_global_generator_is_read_or_written():
+    graph = graph_of([(0, 1)], 100)
+    pairs = pair_tensor([(0, 1)])
+    states = torch.get_rng_state(), np.random.get_state(legacy=False), random.getstate()  # noqa: NPY002
+    first = negatives(graph, pairs, 5)
+    assert torch.equal(torch.get_rng_state(), states[0])
+    assert str(np.random.get_state(legacy=False)) == str(states[1])  # noqa: NPY002
+    assert random.getstate() == states[2]
+    torch.manual_seed(99)
+    assert_same(negatives(graph, pairs, 5), first)
+
+
+# -------------------------------------------------------------------------------------------------
+# Statistics
+
+
+def test_destinations_are_uniform_within_a_mini_batch():
+    got = negatives(graph_of([(0, 1)], 50), pair_tensor([(i, 0) for i in range(50)]), 200)
+    drawn = got.seeds[50:]
+    assert_uniform(np.bincount(drawn[:, 1], minlength=50))
+    table = np.zeros((10, 10))
+    np.add.at(table, (drawn[:, 0] // 5, drawn[:, 1] // 5), 1)
+    assert_uniform(table)  # whatever the source
+    successive = np.zeros((10, 10))
+    np.add.at(successive, (drawn[:-1, 1] // 5, drawn[1:, 1] // 5), 1)
+    assert_uniform(successive)
+
+
+def test_destinations_are_uniform_over_mini_batches():
+    graph = graph_of([(0, 1)], 20)
+    counts = np.zeros(20)
+    for index in range(2000):
+        counts[int(negatives(graph, pair_tensor([(0, 1)]), 1, (5, 0, index)).seeds[1, 1])] += 1
+    assert_uniform(counts)
+
+
+@pytest.mark.parametrize("linked", [1, 10, 19])
+def test_destinations_without_true_edges_are_uniform_among_the_rest(linked):
+    pairs = [(0, d) for d in range(linked)]
+    got = negatives(graph_of(pairs * 2, 20), pair_tensor(pairs[:1]), 4000, exclude_true_edges=True)
+    counts = np.bincount(got.seeds[1:, 1], minlength=20)
+    assert not counts[:linked].any()
+    if linked < 19:
+        assert_uniform(counts[linked:])
+
+
+def test_what_is_almost_never_free_is_found():
+    """64 draws miss 2 of 1000 nodes most of the time: they are then tried in turn."""
+    pairs = [(0, d) for d in range(1000) if d not in (500, 501)]
+    got = negatives(graph_of(pairs, 1000), pair_tensor([(0, 0)]), 2000, exclude_true_edges=True)
+    counts = np.bincount(got.seeds[1:, 1], minlength=1000)
+    assert counts.sum() == counts[[500, 501]].sum() == 2000
+    assert_uniform(counts[[500, 501]])
+
+
+def test_destinations_in_time_are_uniform_among_those_that_exist():
+    graph = graph_of([(0, 1)], 40)
+    graph.add_node_attribute("time", torch.arange(40).flip(0))
+    got = negatives(
+        graph, pair_tensor([(0, 1)]), 4000, timestamp=tensor([19]), node_timestamp_attr_name="time"
+    )
+    counts = np.bincount(got.seeds[1:, 1], minlength=40)
+    assert not counts[:20].any()
+    assert_uniform(counts[20:])
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4, 12, 97, 1000, 2**40])
+def test_a_stride_visits_everything(count):
+    for stream in range(50):
+        step = kernels._stride(np.uint64(fold(stream, 1)), count)
+        assert math.gcd(step, count) == 1
+        assert 1 <= step < max(count, 2)
+
+
+# -------------------------------------------------------------------------------------------------
+# Types and times
+
+
+def test_b19_types_of_very_different_sizes():
+    """Destinations are of their own type's range; labels, indexes and times come by type."""
+    graph = build(
+        twins.Graph(
+            {"user": 1000, "item": 10},
+            {"user:buys:item": [(u, u % 10) for u in range(1000)], "item:by:user": [(3, 999)]},
+        )
+    )
+    pairs = pair_tensor([(999, 9), (998, 8), (5, 0)])
+    got = negatives(graph, {"user:buys:item": pairs}, 100, labels={"user:buys:item": tensor([7])})
+    assert list(got.seeds) == list(got.labels) == list(got.indexes) == ["user:buys:item"]
+    drawn = got.seeds["user:buys:item"][3:]
+    assert set(drawn[:, 1].tolist()) == set(range(10))
+    assert drawn[:, 0].unique().tolist() == [5, 998, 999]
+    back = negatives(graph, {"item:by:user": pair_tensor([(3, 999)])}, 5000).seeds["item:by:user"]
+    assert back[:, 1].max() > 900
+    assert back[:, 1].max() < 1000
+
+
+def test_typed_edges_of_the_type_alone_are_avoided():
+    edges = {"a:x:b": [(0, 0), (0, 1), (0, 2)], "a:y:b": [(0, 3)], "b:z:b": [(0, 3)]}
+    graph = build(twins.Graph({"a": 2, "b": 4}, edges))
+    seeds = {"a:x:b": pair_tensor([(0, 0)]), "a:y:b": pair_tensor([(0, 3)])}
+    got = negatives(graph, seeds, 200, exclude_true_edges=True).seeds
+    assert set(got["a:x:b"][1:, 1].tolist()) == {3}
+    assert set(got["a:y:b"][1:, 1].tolist()) == {0, 1, 2}
+
+
+def test_b29_negatives_exist_and_carry_the_time_of_their_seed():
+    """Node times 1, 2, 3, 9: nothing from after the seed's time, and times follow the pairs."""
+    graph = graph_of([(0, 1)], 4)
+    graph.add_node_attribute("time", tensor([1, 2, 3, 9], torch.int32))
+    options = {"node_timestamp_attr_name": "time"}
+    got = negatives(graph, pair_tensor([(0, 1)]), 300, timestamp=tensor([2]), **options)
+    assert set(got.seeds[1:, 1].tolist()) == {0, 1}
+    assert got.timestamp.tolist() == [2] * 301
+    pairs, times = pair_tensor([(0, 1), (2, 0)]), tensor([2, 3])
+    got = negatives(graph, pairs, 3, timestamp=times, **options)
+    assert got.seeds[:, 0].tolist() == [0, 2, 0, 0, 0, 2, 2, 2]
+    assert got.timestamp.tolist() == [2, 3, 2, 2, 2, 3, 3, 3]
+    assert got.indexes.tolist() == [0, 1, 0, 0, 0, 1, 1, 1]
+    with pytest.raises(ValueError, match="negative of seed 1: its time is 0, and the first exists"):
+        negatives(graph, pairs, 3, timestamp=tensor([2, 0]), **options)
+
+
+def test_times_beyond_what_floats_hold():
+    graph = graph_of([(0, 1)], 3)
+    graph.add_node_attribute("time", tensor([0, 2**60 + 1, 2**60 + 2]))
+    got = negatives(
+        graph, pair_tensor([(0, 1)]), 100, timestamp=tensor([2**60 + 1]),
+        node_timestamp_attr_name="time",
+    )  # fmt: skip
+    assert set(got.seeds[1:, 1].tolist()) == {0, 1}
+
+
+def test_times_and_true_edges_together():
+    graph = graph_of([(0, 0), (0, 2)], 4)
+    graph.add_node_attribute("time", tensor([1, 2, 3, 9]))
+    options = {"node_timestamp_attr_name": "time", "exclude_true_edges": True}
+    got = negatives(graph, pair_tensor([(0, 0)]), 50, timestamp=tensor([8]), **options)
+    assert set(got.seeds[1:, 1].tolist()) == {1}
+    with pytest.raises(ValueError, match=r"source 0 of seed 0 has an edge to every .* \(1 nodes\)"):
+        negatives(graph, pair_tensor([(0, 0)]), 1, timestamp=tensor([1]), **options)
+
+
+def test_nothing_to_draw_for():
+    graph = build(twins.Graph({"a": 3, "b": 0}, {"a:x:a": [(0, 1)], "a:y:b": []}))
+    empty = pair_tensor([])
+    got = negatives(graph, {"a:y:b": empty, "a:x:a": empty}, 3, timestamp={})
+    for value in (got.seeds, got.labels, got.indexes):
+        assert list(value) == ["a:y:b", "a:x:a"]
+        assert all(len(part) == 0 for part in value.values())
+    assert got.seeds["a:y:b"].shape == (0, 2)
+    assert got.timestamp == {}
+    nothing = negatives(graph, {}, 3)
+    assert nothing.seeds == nothing.labels == nothing.indexes == {}
+    assert negatives(graph_of([(0, 1)], 2), empty, 2).seeds.shape == (0, 2)
+
+
+def test_other_columns_stay():
+    minibatch = hp.MiniBatch(seeds=pair_tensor([(0, 1)]), key=(0, 0, 0), extra={"weight": 3})
+    got = hp.UniformNegativeSampler([minibatch], graph_of([(0, 1)], 9), 2)(minibatch)
+    assert got.weight == 3
+    assert got.timestamp is None
+
+
+# -------------------------------------------------------------------------------------------------
+# Own negatives
+
+
+class Shifted(hp.NegativeSampler):
+    """Destinations that follow from the key: no graph, no state."""
+
+    def _sample_with_etype(self, etype, pairs, key, timestamp=None):
+        shift = key % 97 + (0 if timestamp is None else timestamp[:, None])
+        return pairs[:, 1:] + shift + torch.arange(self.negative_ratio)
+
+
+def test_own_negatives():
+    pairs = pair_tensor([(4, 10), (5, 20)])
+    minibatch = hp.MiniBatch(seeds=pairs, key=(1, 2, 3), timestamp=tensor([0, 100]))
+    got = Shifted([minibatch], 2)(minibatch)
+    shift = fold(1, NEGATIVE, 2, 3) % 97
+    expected = [10, 20, 10 + shift, 11 + shift, 120 + shift, 121 + shift]
+    assert got.seeds[:, 1].tolist() == expected
+    assert got.labels.tolist() == [1, 1, 0, 0, 0, 0]
+    typed = hp.MiniBatch(seeds={"a:x:b": pairs}, key=(1, 2, 3))
+    shift = fold(1, NEGATIVE, 2, 3, *b"a:x:b") % 97
+    assert Shifted([typed], 1)(typed).seeds["a:x:b"][2:, 1].tolist() == [10 + shift, 20 + shift]
+
+
+@pytest.mark.parametrize(
+    ("result", "error", "words"),
+    [
+        ([1, 2], TypeError, "gave list; expected a torch.Tensor of integers"),
+        (torch.zeros(4), TypeError, "gave torch.float32"),
+        (tensor([1, 2, 3]), ValueError, r"gave shape \(3,\); expected \[4\] or \[2, 2\]"),
+        (tensor([1, 2, 3, 200]), ValueError, "is 200, which seeds of dtype torch.int8 cannot hold"),
+    ],
+)
+def test_own_negatives_that_do_not_fit(result, error, words):
+    class Own(hp.NegativeSampler):
+        def _sample_with_etype(self, etype, pairs, key, timestamp=None):
+            return result
+
+    minibatch = hp.MiniBatch(seeds=pair_tensor([(0, 1), (0, 2)], torch.int8), key=(0, 0, 0))
+    with pytest.raises(error, match=words):
+        Own([minibatch], 2)(minibatch)
+
+
+def test_the_base_class_has_no_negatives_of_its_own():
+    minibatch = hp.MiniBatch(seeds=pair_tensor([(0, 1)]), key=(0, 0, 0))
+    with pytest.raises(NotImplementedError, match="_sample_with_etype"):
+        hp.NegativeSampler([minibatch], 2)(minibatch)
+
+
+# -------------------------------------------------------------------------------------------------
+# Wrong input
+
+
+@pytest.mark.parametrize("ratio", [0, -1])
+def test_a_ratio_below_one_is_refused(ratio):
+    with pytest.raises(ValueError, match=f"negative_ratio is {ratio}; expected 1 or more"):
+        hp.NegativeSampler([], ratio)
+
+
+@pytest.mark.parametrize("ratio", [1.0, True, "2", None])
+def test_a_ratio_of_another_kind_is_refused(ratio):
+    with pytest.raises(TypeError, match="negative_ratio is"):
+        hp.NegativeSampler([], ratio)
+
+
+def test_wrong_settings_are_refused():
+    graph = graph_of([(0, 1)], 2)
+    with pytest.raises(TypeError, match="graph is a int; expected a FusedCSCSamplingGraph"):
+        hp.UniformNegativeSampler([], 3, 2)
+    with pytest.raises(TypeError, match="exclude_true_edges is 1"):
+        hp.UniformNegativeSampler([], graph, 1, exclude_true_edges=1)
+    with pytest.raises(KeyError, match="time"):
+        hp.UniformNegativeSampler([], graph, 1, node_timestamp_attr_name="time")
+    graph.add_node_attribute("time", torch.rand(2))
+    with pytest.raises(TypeError, match="expected integers"):
+        hp.UniformNegativeSampler([], graph, 1, node_timestamp_attr_name="time")
+
+
+SEEDS = {
+    "of one dimension": (tensor([0, 1]), ValueError, r"shape \(2,\); expected \[N, 2\]"),
+    "hyperlinks": (tensor([[0, 1, 2]]), ValueError, r"shape \(1, 3\)"),
+    "floats": (torch.zeros(2, 2), TypeError, "dtype torch.float32"),
+    "lists": ([[0, 1]], TypeError, "are a list"),
+    "a source too large": (tensor([[5, 1]]), IndexError, "sources of seeds: id 5 at position 0"),
+    "negative": (tensor([[1, 1], [1, -1]]), IndexError, "destinations of seeds: id -1 at"),
+    "none": (None, ValueError, "has no seeds"),
+    "by type": ({"a:x:a": tensor([[0, 1]])}, TypeError, "the graph has no types"),
+}
+
+
+@pytest.mark.parametrize("name", SEEDS)
+def test_wrong_seeds_are_refused(name):
+    seeds, error, words = SEEDS[name]
+    with pytest.raises(error, match=words):
+        negatives(graph_of([(0, 1)], 5), seeds, 2)
+
+
+def test_wrong_types_are_refused():
+    graph = build(twins.Graph({"a": 3, "b": 4}, {"a:x:b": [(0, 0)]}))
+    with pytest.raises(TypeError, match=r"seeds are one tensor, but the graph has node types"):
+        negatives(graph, pair_tensor([(0, 1)]), 1)
+    with pytest.raises(ValueError, match=r"'a:x:c' name node types \['c'\]"):
+        negatives(graph, {"a:x:c": pair_tensor([(0, 1)])}, 1)
+    # A relation to be predicted need not be in the graph, unless its edges are to be avoided.
+    missing = {"b:new:a": pair_tensor([(0, 1)])}
+    assert negatives(graph, missing, 50).seeds["b:new:a"][:, 1].max() == 2
+    with pytest.raises(ValueError, match="knows no edges of type 'b:new:a'"):
+        negatives(graph, missing, 1, exclude_true_edges=True)
+
+
+def test_seeds_too_narrow_for_the_nodes_are_refused():
+    with pytest.raises(ValueError, match=r"seeds of dtype torch\.int8 cannot hold"):
+        negatives(graph_of([(0, 1)], 1000), pair_tensor([(0, 1)], torch.int8), 50)
+
+
+def test_a_source_with_an_edge_to_everything_is_named():
+    graph = graph_of([(1, d) for d in range(5)] + [(0, 2)], 5)
+    with pytest.raises(ValueError, match=r"source 1 of seed 1 has an edge to every .*\(5 nodes\)"):
+        negatives(graph, pair_tensor([(0, 2), (1, 2)]), 2, exclude_true_edges=True)
+
+
+@pytest.mark.parametrize(
+    ("timestamp", "error", "words"),
+    [
+        (None, ValueError, "the mini-batch has no timestamp"),
+        (tensor([1, 2]), ValueError, r"timestamp has shape \(2,\) for 1 seeds"),
+        (tensor([[1]]), ValueError, r"timestamp has shape \(1, 1\)"),
+        (torch.ones(1), TypeError, "timestamp has dtype torch.float32"),
+        ([1], TypeError, "timestamp is a list"),
+        ({"a:x:a": tensor([1])}, TypeError, "seeds are a Tensor, but timestamp is a dict"),
+    ],
+)
+def test_wrong_times_are_refused(timestamp, error, words):
+    graph = graph_of([(0, 1)], 3)
+    graph.add_node_attribute("time", tensor([0, 0, 0]))
+    with pytest.raises(error, match=words):
+        negatives(
+            graph, pair_tensor([(0, 1)]), 1, timestamp=timestamp, node_timestamp_attr_name="time"
+        )
+
+
+def test_no_key_and_a_place_after_the_sampler_are_refused():
+    graph = graph_of([(0, 1)], 3)
+    with pytest.raises(ValueError, match="no key"):
+        negatives(graph, pair_tensor([(0, 1)]), 1, key=None)
+    minibatch = hp.MiniBatch(seeds=pair_tensor([(0, 1)]), key=(0, 0, 0), sampled_subgraphs=[])
+    with pytest.raises(ValueError, match="before the neighbour sampler"):
+        hp.UniformNegativeSampler([minibatch], graph, 1)(minibatch)
+
+
+def test_a_damaged_graph_is_named():
+    graph = graph_of([(0, 1), (0, 2)], 3)
+    graph.csc_indptr[2] = 9
+    with pytest.raises(ValueError, match=r"csc_indptr is damaged at node [12]"):
+        negatives(graph, pair_tensor([(1, 1)]), 50, exclude_true_edges=True)
+
+
+# -------------------------------------------------------------------------------------------------
+# In a chain
+
+
+def chain(**kwargs) -> hp.Stage:
+    generator = torch.Generator().manual_seed(3)
+    src, dst = torch.randint(0, 60, (2, 200), generator=generator)
+    graph = hp.from_coo(src, dst, 60)
+    graph.add_node_attribute("time", torch.arange(60))
+    columns = torch.stack((src, dst), dim=1)[:44], 10 + torch.arange(44)
+    source = hp.ItemSampler(hp.ItemSet(columns, ("seeds", "timestamp")), 8, shuffle=True, seed=2)
+    return source.sample_uniform_negative(graph, 3, **kwargs)
+
+
+def test_settings_tell_what_is_drawn():
+    given = {"exclude_true_edges": True, "node_timestamp_attr_name": "time"}
+    assert chain(**given).settings() == {"negative_ratio": 3, **given, "nodes": 60, "edges": 200}
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_the_same_on_any_number_of_threads(workers):
+    options = {"exclude_true_edges": True, "node_timestamp_attr_name": "time"}
+    with hp.DataLoader(chain(**options), num_workers=workers) as loader:
+        assert_same(list(loader), list(chain(**options)))
+
+
+def test_uniform_negatives_resume():
+    """UniformNegativeSampler, with each of its options."""
+    check_resume(chain)
+    check_resume(lambda: chain(exclude_true_edges=True, node_timestamp_attr_name="time"))
+
+
+def test_own_negatives_resume():
+    """NegativeSampler, by a subclass."""
+    items = hp.ItemSet(pair_tensor([(i, i + 1) for i in range(11)]), "seeds")
+    check_resume(lambda: hp.ItemSampler(items, 3, shuffle=True, seed=1).pipe(Shifted, 2))
