@@ -1,6 +1,8 @@
-"""SAGEConv: a layer of GraphSAGE over a block."""
+"""SAGEConv, a layer of GraphSAGE over a block; and what all layers share."""
 
 from __future__ import annotations
+
+from collections.abc import Sized
 
 import torch
 from torch import nn
@@ -13,6 +15,47 @@ __all__ = ["SAGEConv"]
 # Reading and adding one value of a row costs about as much as this many multiply-adds of a matrix
 # product: the first is bound by memory, the second by arithmetic.
 READ_COST = 8
+
+
+def sums_first(block: Block, in_size: int, out_size: int, heads: int = 1) -> bool:
+    """Whether summing before a linear map is cheaper than after it.
+
+    It depends on sizes alone, so it is reproducible.
+
+    Args:
+        block: the edges.
+        in_size: values of a row before the map.
+        out_size: values of a row after it, of one head.
+        heads: number of weighted sums, each with a map of its own.
+    """
+    product = in_size * out_size * heads
+    reads = READ_COST * block.num_edges() * heads
+    first = reads * in_size + product * block.num_dst_nodes()
+    second = reads * out_size + product * block.num_src_nodes()
+    return first <= second
+
+
+def check_sizes(*sizes: int) -> None:
+    """Raises ValueError where a size of a layer is below 1."""
+    if any(size < 1 for size in sizes):
+        raise ValueError(f"sizes are {' and '.join(map(str, sizes))}; expected 1 or more")
+
+
+def check_input(block: Block, x: torch.Tensor, in_size: int) -> None:
+    """Raises ValueError where x is not [num_src, in_size]."""
+    if x.dim() != 2 or x.shape[0] != block.num_src_nodes() or x.shape[1] != in_size:
+        raise ValueError(
+            f"x has shape {tuple(x.shape)}; expected [{block.num_src_nodes()}, "
+            f"{in_size}], one row for each source of {block}"
+        )
+
+
+def check_blocks(blocks: Sized, num_layers: int) -> None:
+    """Raises ValueError where there is not one block a layer."""
+    if len(blocks) != num_layers:
+        raise ValueError(
+            f"got {len(blocks)} blocks for {num_layers} layers; sample with one fanout a layer"
+        )
 
 
 class SAGEConv(nn.Module):
@@ -42,8 +85,7 @@ class SAGEConv(nn.Module):
         super().__init__()
         if aggregator != "mean":
             raise ValueError(f"aggregator is {aggregator!r}; expected 'mean'")
-        if in_size < 1 or out_size < 1:
-            raise ValueError(f"sizes are {in_size} and {out_size}; expected 1 or more")
+        check_sizes(in_size, out_size)
         self.in_size = in_size
         self.out_size = out_size
         self.fc_self = nn.Linear(in_size, out_size, bias=bias)
@@ -72,11 +114,7 @@ class SAGEConv(nn.Module):
         Raises:
             ValueError: x has another shape.
         """
-        if x.dim() != 2 or x.shape[0] != block.num_src_nodes() or x.shape[1] != self.in_size:
-            raise ValueError(
-                f"x has shape {tuple(x.shape)}; expected [{block.num_src_nodes()}, "
-                f"{self.in_size}], one row for each source of {block}"
-            )
+        check_input(block, x, self.in_size)
         if x.dtype != self.fc_self.weight.dtype:
             x = x.to(self.fc_self.weight.dtype)
         out: torch.Tensor = self.fc_self(x[: block.num_dst_nodes()])
@@ -89,12 +127,7 @@ class SAGEConv(nn.Module):
         return mean_aggregate(block, self.fc_neigh(x))
 
     def _sum_first(self, block: Block) -> bool:
-        """Whether to sum before the linear map; depends on sizes alone, so it is reproducible."""
-        product = self.in_size * self.out_size
-        reads = READ_COST * block.num_edges()
-        first = reads * self.in_size + product * block.num_dst_nodes()
-        second = reads * self.out_size + product * block.num_src_nodes()
-        return first <= second
+        return sums_first(block, self.in_size, self.out_size)
 
     def extra_repr(self) -> str:
         """Sizes, for print."""

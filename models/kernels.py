@@ -2,26 +2,47 @@
 
 from __future__ import annotations
 
+import math
+
+import numpy as np
+from numba import njit
+
 from hopline.pipes.kernels.compiling import kernel
 
-__all__ = ["mean_rows", "spread_rows"]
+__all__ = [
+    "add_edge_values",
+    "dot_rows",
+    "join_edge_values",
+    "max_rows",
+    "softmax_edges",
+    "softmax_edges_gradient",
+    "spread_max",
+    "spread_rows",
+    "spread_weighted_rows",
+    "sum_rows",
+    "sum_weighted_rows",
+]
 
 # A row is added to the output row while that stays in the first-level cache, so each edge costs one
 # read of a source row. Views of rows let LLVM use vector instructions.
+#
+# Kernels of a forward pass return -1; or the first column with an edge or a bound out of range, and
+# nothing past it is done. Kernels of a backward pass rely on that check.
 
 
 @kernel
-def mean_rows(indptr, indices, x, out):
-    """out[i] = mean of x[indices[e]] over the edges e of column i; 0 where there are none.
+def sum_rows(indptr, indices, x, mean, out):
+    """out[i] = sum or mean of x[indices[e]] over the edges e of column i; 0 where there are none.
 
     Args:
         indptr: int64[num_dst + 1].
         indices: integer[num_edges].
         x: float[num_src, width].
+        mean: whether to divide by the number of edges.
         out: float[num_dst, width], of x's dtype.
 
     Returns:
-        -1; or the first column with an edge or a bound out of range, and nothing past it is done.
+        -1, or the first bad column.
     """
     for i in range(out.shape[0]):
         first, last = indptr[i], indptr[i + 1]
@@ -36,7 +57,7 @@ def mean_rows(indptr, indices, x, out):
             row = x[indices[e]]
             for k in range(total.shape[0]):
                 total[k] += row[k]
-        if last - first > 1:
+        if mean and last - first > 1:
             count = x.dtype.type(last - first)
             for k in range(total.shape[0]):
                 total[k] /= count
@@ -44,22 +65,268 @@ def mean_rows(indptr, indices, x, out):
 
 
 @kernel
-def spread_rows(indptr, indices, grad_out, grad_x):
-    """Transpose of `mean_rows`: adds grad_out[i] / degree to grad_x[indices[e]].
+def spread_rows(indptr, indices, grad_out, mean, grad_x):
+    """Transpose of `sum_rows`: adds grad_out[i], or grad_out[i] / degree, to grad_x[indices[e]].
 
     Args:
         indptr: int64[num_dst + 1].
-        indices: integer[num_edges], in range: the forward pass has looked.
+        indices: integer[num_edges], in range.
         grad_out: float[num_dst, width].
+        mean: whether to divide by the number of edges.
         grad_x: float[num_src, width], of grad_out's dtype, zeros.
     """
+    scaled = np.empty(grad_out.shape[1], grad_out.dtype)
     for i in range(grad_out.shape[0]):
         first, last = indptr[i], indptr[i + 1]
-        if first == last:
-            continue
-        count = grad_out.dtype.type(last - first)
         row = grad_out[i]
+        if mean and last - first > 1:
+            count = grad_out.dtype.type(last - first)
+            for k in range(row.shape[0]):
+                scaled[k] = row[k] / count
+            row = scaled
         for e in range(first, last):
             total = grad_x[indices[e]]
             for k in range(row.shape[0]):
-                total[k] += row[k] / count
+                total[k] += row[k]
+
+
+@kernel
+def sum_weighted_rows(indptr, indices, weight, x, out):
+    """out[i, h] = sum of weight[e, h] * x[indices[e], h] over the edges e of column i.
+
+    Args:
+        indptr: int64[num_dst + 1].
+        indices: integer[num_edges].
+        weight: float[num_edges, heads].
+        x: float[num_src, heads, width]; or [num_src, 1, width], rows that all heads share.
+        out: float[num_dst, heads, width], of x's dtype.
+
+    Returns:
+        -1, or the first bad column.
+    """
+    shared = x.shape[1] == 1
+    for i in range(out.shape[0]):
+        first, last = indptr[i], indptr[i + 1]
+        if first < 0 or last < first or last > indices.shape[0]:
+            return i
+        for h in range(out.shape[1]):
+            total = out[i, h]
+            for k in range(total.shape[0]):
+                total[k] = 0
+        for e in range(first, last):
+            if indices[e] < 0 or indices[e] >= x.shape[0]:
+                return i
+            for h in range(out.shape[1]):
+                total = out[i, h]
+                row = x[indices[e], 0 if shared else h]
+                factor = weight[e, h]
+                for k in range(total.shape[0]):
+                    total[k] += factor * row[k]
+    return -1
+
+
+@kernel
+def spread_weighted_rows(indptr, indices, weight, grad_out, grad_x):
+    """Gradient of `sum_weighted_rows` with regard to x, added to grad_x.
+
+    Args:
+        indptr: int64[num_dst + 1].
+        indices: integer[num_edges], in range.
+        weight: float[num_edges, heads].
+        grad_out: float[num_dst, heads, width].
+        grad_x: float[num_src, heads or 1, width], of grad_out's dtype, zeros.
+    """
+    shared = grad_x.shape[1] == 1
+    for i in range(grad_out.shape[0]):
+        for e in range(indptr[i], indptr[i + 1]):
+            for h in range(grad_out.shape[1]):
+                total = grad_x[indices[e], 0 if shared else h]
+                row = grad_out[i, h]
+                factor = weight[e, h]
+                for k in range(row.shape[0]):
+                    total[k] += factor * row[k]
+
+
+# Free to add in another order than the loop's, which is what vector instructions need; compiled
+# once, so the order is one. It has no cache of its own: it is part of its caller's machine code.
+@njit(nogil=True, fastmath={"reassoc", "nsz"})
+def _dot(row, other):
+    total = row.dtype.type(0)
+    for k in range(row.shape[0]):
+        total += row[k] * other[k]
+    return total
+
+
+@kernel
+def dot_rows(indptr, indices, x, grad_out, grad_weight):
+    """Gradient of `sum_weighted_rows` with regard to weight: products of x and grad_out rows.
+
+    Args:
+        indptr: int64[num_dst + 1].
+        indices: integer[num_edges], in range.
+        x: float[num_src, heads or 1, width].
+        grad_out: float[num_dst, heads, width].
+        grad_weight: float[num_edges, heads], of x's dtype; what no column has is left alone.
+    """
+    shared = x.shape[1] == 1
+    for i in range(grad_out.shape[0]):
+        for e in range(indptr[i], indptr[i + 1]):
+            for h in range(grad_out.shape[1]):
+                grad_weight[e, h] = _dot(x[indices[e], 0 if shared else h], grad_out[i, h])
+
+
+@kernel
+def max_rows(indptr, indices, x, out, winner):
+    """out[i] = elementwise maximum of x[indices[e]] over the edges e of column i.
+
+    The first of equal values wins, and a NaN wins over numbers. A column without edges gets 0.
+
+    Args:
+        indptr: int64[num_dst + 1].
+        indices: integer[num_edges].
+        x: float[num_src, width].
+        out: float[num_dst, width], of x's dtype.
+        winner: indices' dtype[num_dst, width], the source row of each value; -1 without edges.
+
+    Returns:
+        -1, or the first bad column.
+    """
+    for i in range(out.shape[0]):
+        first, last = indptr[i], indptr[i + 1]
+        if first < 0 or last < first or last > indices.shape[0]:
+            return i
+        best, source = out[i], winner[i]
+        for k in range(best.shape[0]):
+            best[k] = 0
+            source[k] = -1
+        for e in range(first, last):
+            j = indices[e]
+            if j < 0 or j >= x.shape[0]:
+                return i
+            row = x[j]
+            if e == first:
+                for k in range(best.shape[0]):
+                    best[k] = row[k]
+                    source[k] = j
+                continue
+            for k in range(best.shape[0]):
+                value, old = row[k], best[k]
+                better = (value > old) | ((value != value) & (old == old))
+                best[k] = value if better else old
+                source[k] = j if better else source[k]
+    return -1
+
+
+@kernel
+def spread_max(winner, grad_out, grad_x):
+    """Gradient of `max_rows` with regard to x, added to grad_x.
+
+    Args:
+        winner: integer[num_dst, width], as `max_rows` gives it.
+        grad_out: float[num_dst, width].
+        grad_x: float[num_src, width], of grad_out's dtype, zeros.
+    """
+    for i in range(winner.shape[0]):
+        for k in range(winner.shape[1]):
+            if winner[i, k] >= 0:
+                grad_x[winner[i, k], k] += grad_out[i, k]
+
+
+@kernel
+def softmax_edges(indptr, logits, out):
+    """out[e, h] = softmax of logits[:, h] over the edges of e's column.
+
+    Where all logits of a column are -inf, the softmax is 0.
+
+    Args:
+        indptr: int64[num_dst + 1].
+        logits: float[num_edges, heads].
+        out: float[num_edges, heads], of logits' dtype; what no column has is left alone.
+
+    Returns:
+        -1, or the first bad column.
+    """
+    for i in range(indptr.shape[0] - 1):
+        first, last = indptr[i], indptr[i + 1]
+        if first < 0 or last < first or last > logits.shape[0]:
+            return i
+        for h in range(logits.shape[1]):
+            largest = logits.dtype.type(-math.inf)
+            for e in range(first, last):
+                # Not max(): a NaN must stay to be seen.
+                if logits[e, h] > largest or logits[e, h] != logits[e, h]:
+                    largest = logits[e, h]
+            if largest == -math.inf:
+                for e in range(first, last):
+                    out[e, h] = 0
+                continue
+            total = logits.dtype.type(0)
+            for e in range(first, last):
+                out[e, h] = math.exp(logits[e, h] - largest)
+                total += out[e, h]
+            for e in range(first, last):
+                out[e, h] /= total
+    return -1
+
+
+@kernel
+def softmax_edges_gradient(indptr, out, grad_out, grad_logits):
+    """Gradient of `softmax_edges`: grad_logits = out * (grad_out - column's sum of out * grad_out).
+
+    Args:
+        indptr: int64[num_dst + 1].
+        out: float[num_edges, heads], as `softmax_edges` gives it.
+        grad_out: float[num_edges, heads].
+        grad_logits: float[num_edges, heads]; what no column has is left alone.
+    """
+    for i in range(indptr.shape[0] - 1):
+        for h in range(out.shape[1]):
+            mean = out.dtype.type(0)
+            for e in range(indptr[i], indptr[i + 1]):
+                mean += out[e, h] * grad_out[e, h]
+            for e in range(indptr[i], indptr[i + 1]):
+                grad_logits[e, h] = out[e, h] * (grad_out[e, h] - mean)
+
+
+@kernel
+def join_edge_values(indptr, indices, source, destination, out):
+    """out[e] = source[indices[e]] + destination[i] for the edges e of column i.
+
+    Args:
+        indptr: int64[num_dst + 1].
+        indices: integer[num_edges].
+        source: float[num_src, heads].
+        destination: float[num_dst, heads].
+        out: float[num_edges, heads]; what no column has is left alone.
+
+    Returns:
+        -1, or the first bad column.
+    """
+    for i in range(destination.shape[0]):
+        first, last = indptr[i], indptr[i + 1]
+        if first < 0 or last < first or last > indices.shape[0]:
+            return i
+        for e in range(first, last):
+            if indices[e] < 0 or indices[e] >= source.shape[0]:
+                return i
+            for h in range(out.shape[1]):
+                out[e, h] = source[indices[e], h] + destination[i, h]
+    return -1
+
+
+@kernel
+def add_edge_values(indptr, indices, grad_out, grad_source, grad_destination):
+    """Transpose of `join_edge_values`: adds each edge's gradient to those of its two ends.
+
+    Args:
+        indptr: int64[num_dst + 1].
+        indices: integer[num_edges], in range.
+        grad_out: float[num_edges, heads].
+        grad_source: float[num_src, heads], zeros.
+        grad_destination: float[num_dst, heads], zeros.
+    """
+    for i in range(grad_destination.shape[0]):
+        for e in range(indptr[i], indptr[i + 1]):
+            for h in range(grad_out.shape[1]):
+                grad_source[indices[e], h] += grad_out[e, h]
+                grad_destination[i, h] += grad_out[e, h]

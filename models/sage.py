@@ -67,8 +67,22 @@ class SAGE(nn.Module):
                 f"got {len(blocks)} blocks for {len(self.layers)} layers; sample with one fanout a "
                 "layer"
             )
-        for i, (layer, block) in enumerate(zip(self.layers, blocks, strict=True)):
-            x = layer(block, x)
-            if i < len(self.layers) - 1:
-                x = self.dropout(torch.relu(x))
+        for i, block in enumerate(blocks):
+            x = self.apply_layer(i, block, x)
+        return x
+
+    def apply_layer(self, i: int, block: Block, x: torch.Tensor) -> torch.Tensor:
+        """Applies layer i, and what stands between it and the next one.
+
+        Args:
+            i: number of the layer.
+            block: its edges.
+            x: [num_src of the block, width of layer i's input].
+
+        Returns:
+            [num_dst of the block, width of layer i's output].
+        """
+        x = self.layers[i](block, x)
+        if i < len(self.layers) - 1:
+            x = self.dropout(torch.relu(x))
         return x

@@ -1,0 +1,225 @@
+"""Values on the edges of a block: attention scores, their softmax, edges to oneself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.autograd.function import once_differentiable
+
+from hopline.models.aggregate import (
+    HALF,
+    check_floating,
+    check_kernel,
+    destinations_of_edges,
+    sum_segments,
+)
+from hopline.models.kernels import (
+    add_edge_values,
+    join_edge_values,
+    softmax_edges,
+    softmax_edges_gradient,
+)
+from hopline.pipes.subgraph import Block
+
+__all__ = ["add_self_edges", "edge_scores", "edge_softmax"]
+
+
+class _SoftmaxOnCpu(torch.autograd.Function):
+    """Softmax over the edges of each destination, float32 and float64."""
+
+    @staticmethod
+    def forward(ctx: Any, logits: torch.Tensor, indptr: torch.Tensor, num_src: int) -> torch.Tensor:
+        logits = logits.detach().contiguous()
+        out = torch.zeros_like(logits)
+        bad = softmax_edges(indptr.numpy(), logits.numpy(), out.numpy())
+        check_kernel(bad, num_src, len(logits))
+        ctx.save_for_backward(indptr, out)
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_out: torch.Tensor) -> tuple[torch.Tensor, None, None]:
+        indptr, out = ctx.saved_tensors
+        grad_logits = torch.zeros_like(out)
+        softmax_edges_gradient(
+            indptr.numpy(), out.numpy(), grad_out.contiguous().numpy(), grad_logits.numpy()
+        )
+        return grad_logits, None, None
+
+
+class _ScoresOnCpu(torch.autograd.Function):
+    """Source's value plus destination's value, for each edge, float32 and float64."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        source: torch.Tensor,
+        destination: torch.Tensor,
+        indptr: torch.Tensor,
+        indices: torch.Tensor,
+    ) -> torch.Tensor:
+        source, destination = source.detach().contiguous(), destination.detach().contiguous()
+        out = source.new_zeros((len(indices), source.shape[1]))
+        bad = join_edge_values(
+            indptr.numpy(), indices.numpy(), source.numpy(), destination.numpy(), out.numpy()
+        )
+        check_kernel(bad, len(source), len(indices))
+        ctx.save_for_backward(indptr, indices)
+        ctx.num_src = len(source)
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_out: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, None, None]:
+        indptr, indices = ctx.saved_tensors
+        grad_source = grad_out.new_zeros((ctx.num_src, grad_out.shape[1]))
+        grad_destination = grad_out.new_zeros((len(indptr) - 1, grad_out.shape[1]))
+        add_edge_values(
+            indptr.numpy(),
+            indices.numpy(),
+            grad_out.contiguous().numpy(),
+            grad_source.numpy(),
+            grad_destination.numpy(),
+        )
+        return grad_source, grad_destination, None, None
+
+
+def _softmax_on_device(logits: torch.Tensor, indptr: torch.Tensor) -> torch.Tensor:
+    """The same by torch's own operations."""
+    columns = destinations_of_edges(indptr, len(logits))
+    with torch.no_grad():
+        shape = (len(indptr) - 1, logits.shape[1])
+        largest = logits.new_full(shape, -torch.inf).scatter_reduce(
+            0, columns.unsqueeze(1).expand(logits.shape), logits, "amax"
+        )
+        largest = largest.masked_fill(largest == -torch.inf, 0)
+    powers = torch.exp(logits - largest[columns])
+    total = sum_segments(powers, indptr)
+    return powers / total.masked_fill(total == 0, 1)[columns]
+
+
+def _scores_on_device(
+    source: torch.Tensor, destination: torch.Tensor, indptr: torch.Tensor, indices: torch.Tensor
+) -> torch.Tensor:
+    columns = destinations_of_edges(indptr, len(indices))
+    return source.index_select(0, indices) + destination.index_select(0, columns)
+
+
+def edge_softmax(block: Block, logits: torch.Tensor) -> torch.Tensor:
+    """Softmax over the in-edges of each destination, head by head.
+
+    The largest logit of a destination is subtracted first, so no logit is too large. An edge whose
+    logit is -inf gets 0, also where all edges of a destination have it.
+
+    Args:
+        block: the edges.
+        logits: float[num_edges] or float[num_edges, heads], on the block's device. Half precision
+            is computed in float32.
+
+    Returns:
+        As logits: weights that sum to 1 for each destination that has in-edges.
+
+    Raises:
+        IndexError: the block has edges that are not there (checked on the CPU only).
+        TypeError: logits is not a floating-point tensor.
+        ValueError: logits does not have one row an edge.
+
+    >>> block = Block(torch.tensor([0, 2, 3]), torch.tensor([2, 1, 1], dtype=torch.int32), 3, 2)
+    >>> edge_softmax(block, torch.tensor([0.0, 0.0, 9.0]))
+    tensor([0.5000, 0.5000, 1.0000])
+    """
+    if logits.dim() not in (1, 2) or len(logits) != block.num_edges():
+        raise ValueError(
+            f"logits has shape {tuple(logits.shape)}; expected [{block.num_edges()}] or "
+            f"[{block.num_edges()}, heads], one row for each edge of {block}"
+        )
+    check_floating(logits, "logits")
+    if logits.dim() == 1:
+        return edge_softmax(block, logits.unsqueeze(1)).squeeze(1)
+    if logits.dtype in HALF:
+        return edge_softmax(block, logits.float()).to(logits.dtype)
+    if logits.device.type != "cpu":
+        return _softmax_on_device(logits, block.indptr)
+    out: torch.Tensor = _SoftmaxOnCpu.apply(logits, block.indptr, block.num_src_nodes())  # type: ignore[no-untyped-call]
+    return out
+
+
+def edge_scores(block: Block, source: torch.Tensor, destination: torch.Tensor) -> torch.Tensor:
+    """For each edge, its source's value plus its destination's value.
+
+    Args:
+        block: the edges.
+        source: float[num_src, heads], on the block's device. Half precision is computed in float32.
+        destination: [num_dst, heads], of the same dtype.
+
+    Returns:
+        float[num_edges, heads], of the same dtype.
+
+    Raises:
+        IndexError: the block's edges point outside source (checked on the CPU only).
+        TypeError: dtypes differ, or are not of floating point.
+        ValueError: there is not one row a source and a destination, or the heads differ.
+
+    >>> block = Block(torch.tensor([0, 2, 3]), torch.tensor([2, 1, 1], dtype=torch.int32), 3, 2)
+    >>> edge_scores(block, torch.tensor([[1.0], [2.0], [4.0]]), torch.tensor([[10.0], [20.0]]))
+    tensor([[14.],
+            [12.],
+            [22.]])
+    """
+    heads = source.shape[1:2]
+    want = [(block.num_src_nodes(), *heads), (block.num_dst_nodes(), *heads)]
+    if source.dim() != 2 or [source.shape, destination.shape] != want:
+        raise ValueError(
+            f"source and destination have shapes {tuple(source.shape)} and "
+            f"{tuple(destination.shape)}; expected [{block.num_src_nodes()}, heads] and "
+            f"[{block.num_dst_nodes()}, heads], one row for each source and destination of {block}"
+        )
+    check_floating(source, "source")
+    if source.dtype != destination.dtype:
+        raise TypeError(
+            f"source and destination have dtypes {source.dtype} and {destination.dtype}; expected "
+            "the same"
+        )
+    if source.dtype in HALF:
+        return edge_scores(block, source.float(), destination.float()).to(source.dtype)
+    if source.device.type != "cpu":
+        return _scores_on_device(source, destination, block.indptr, block.indices)
+    out: torch.Tensor = _ScoresOnCpu.apply(source, destination, block.indptr, block.indices)  # type: ignore[no-untyped-call]
+    return out
+
+
+def add_self_edges(block: Block) -> Block:
+    """A block with one more edge a destination, its last: from its own row among the sources.
+
+    An edge from a destination to itself that the block has already stays, and counts beside the new
+    one.
+
+    Args:
+        block: edges among nodes of one type, so that the destinations are the first sources.
+
+    Returns:
+        A new block; it has no `original_edge_ids`, since the new edges have none.
+
+    Raises:
+        ValueError: the block has fewer sources than destinations.
+
+    >>> block = Block(torch.tensor([0, 2, 2]), torch.tensor([2, 1], dtype=torch.int32), 3, 2)
+    >>> add_self_edges(block).indices
+    tensor([2, 1, 0, 1], dtype=torch.int32)
+    """
+    num_dst = block.num_dst_nodes()
+    if block.num_src_nodes() < num_dst:
+        raise ValueError(
+            f"{block} has fewer sources than destinations, so these are of another type; expected "
+            "destinations that are the first sources; leave self edges out here"
+        )
+    rows = torch.arange(num_dst + 1, device=block.device)
+    indptr = block.indptr + rows
+    own = indptr[1:] - 1
+    indices = block.indices.new_empty(block.num_edges() + num_dst)
+    kept = torch.ones(len(indices), dtype=torch.bool, device=block.device)
+    kept[own] = False
+    indices[kept] = block.indices
+    indices[own] = rows[:-1].to(indices.dtype)
+    return Block(indptr, indices, block.num_src_nodes(), num_dst)

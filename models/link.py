@@ -1,0 +1,272 @@
+"""Link prediction: decoders that score pairs of rows, and LinkPredictor around an encoder."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import nn
+from torch.autograd.function import once_differentiable
+
+from hopline.models.dropout import Dropout
+from hopline.models.link_kernels import (
+    first_bad_link,
+    link_dots,
+    link_products,
+    spread_link_grads,
+)
+from hopline.pipes.etypes import seed_type_str_to_ntypes
+from hopline.pipes.minibatch import MiniBatch
+
+__all__ = ["DotPredictor", "LinkPredictor", "MLPPredictor", "forward_links"]
+
+
+class _LinkProducts(torch.autograd.Function):
+    """Products of the rows of each link, on the CPU; summed over the width for `dot`.
+
+    Rows are read where they are: what is kept for the gradient is h and the links.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, h: torch.Tensor, links: torch.Tensor, dot: bool) -> torch.Tensor:
+        h, links = h.contiguous(), links.contiguous()
+        rows, ends = h.detach().numpy(), links.numpy()
+        bad = first_bad_link(ends, len(rows))
+        if bad >= 0:
+            raise IndexError(
+                f"link {bad} is {ends[bad].tolist()}; expected positions in [0, {len(rows)}), rows "
+                "of h: pass compacted_seeds, not seeds"
+            )
+        if dot:
+            out = h.new_empty(len(links))
+            link_dots(rows, ends, h.new_empty(h.shape[1]).numpy(), out.numpy())
+        else:
+            out = h.new_empty((len(links), h.shape[1]))
+            link_products(rows, ends, out.numpy())
+        ctx.save_for_backward(h, links)
+        ctx.dot = dot
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_out: torch.Tensor) -> tuple[torch.Tensor, None, None]:
+        h, links = ctx.saved_tensors
+        grad_out = grad_out.unsqueeze(1) if ctx.dot else grad_out
+        grad_h = torch.zeros_like(h)
+        spread_link_grads(
+            h.detach().numpy(),
+            links.numpy(),
+            grad_out.contiguous().numpy(),
+            h.new_empty(h.shape[1]).numpy(),
+            grad_h.numpy(),
+        )
+        return grad_h, None, None
+
+
+def _products(h: torch.Tensor, links: torch.Tensor, *, dot: bool) -> torch.Tensor:
+    """[n, width], or [n] for dot; checks what a decoder is given."""
+    if h.dim() != 2 or not h.dtype.is_floating_point:
+        raise ValueError(
+            f"h is {h.dtype}{list(h.shape)}; expected floating-point rows of two dimensions"
+        )
+    if links.dtype not in (torch.int32, torch.int64):
+        raise TypeError(f"links have dtype {links.dtype}; expected int32 or int64 positions in h")
+    if links.dim() != 2 or links.shape[1] < 2:
+        raise ValueError(
+            f"links have shape {list(links.shape)}; expected [n, 2], or [n, k] for hyperlinks"
+        )
+    if h.device.type == "cpu" and h.dtype in (torch.float32, torch.float64):
+        out: torch.Tensor = _LinkProducts.apply(h, links, dot)  # type: ignore[no-untyped-call]
+        return out
+    product = h.index_select(0, links[:, 0])
+    for j in range(1, links.shape[1]):
+        product = product * h.index_select(0, links[:, j])
+    return product.sum(1) if dot else product
+
+
+class DotPredictor(nn.Module):
+    """Scores a link by the dot product of its ends' rows.
+
+    A hyperlink of k ends is scored by the sum over the width of the product of its k rows. The
+    score does not depend on the order of the ends.
+
+    >>> h = torch.tensor([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]])
+    >>> DotPredictor()(h, torch.tensor([[0, 1], [2, 2]]))
+    tensor([11., 61.])
+    """
+
+    def forward(self, h: torch.Tensor, links: torch.Tensor) -> torch.Tensor:
+        """Scores links.
+
+        Args:
+            h: float[rows, width].
+            links: int32 or int64[n, k], positions in h; k is 2 but for hyperlinks.
+
+        Returns:
+            float[n], of h's dtype.
+
+        Raises:
+            IndexError: a position is outside h. TypeError, ValueError: h or links are no such
+                tensors.
+        """
+        return _products(h, links, dot=True)
+
+
+class MLPPredictor(nn.Module):
+    """Scores a link by layers of ReLU over the product of its ends' rows, element by element.
+
+    The score does not depend on the order of the ends, and hyperlinks of any number of ends have
+    one.
+
+    Args:
+        in_size: values of a row of h.
+        hidden_size: values between two layers.
+        num_layers: number of linear layers.
+        dropout: probability with which a value between layers is set to 0 in training.
+
+    Raises:
+        ValueError: a size or num_layers is below 1, or dropout is not in [0, 1].
+
+    >>> MLPPredictor(2, 8)(torch.ones(3, 2), torch.tensor([[0, 1], [2, 2]])).shape
+    torch.Size([2])
+    """
+
+    def __init__(
+        self, in_size: int, hidden_size: int, num_layers: int = 2, dropout: float = 0.0
+    ) -> None:
+        super().__init__()
+        if min(in_size, hidden_size, num_layers) < 1:
+            raise ValueError(
+                f"in_size, hidden_size and num_layers are {in_size}, {hidden_size} and "
+                f"{num_layers}; expected 1 or more"
+            )
+        sizes = [in_size, *[hidden_size] * (num_layers - 1), 1]
+        self.in_size = in_size
+        self.layers = nn.ModuleList(nn.Linear(sizes[i], sizes[i + 1]) for i in range(num_layers))
+        self.dropout = Dropout(dropout)
+
+    def forward(self, h: torch.Tensor, links: torch.Tensor) -> torch.Tensor:
+        """Scores links; arguments, result and errors are those of `DotPredictor.forward`.
+
+        Args:
+            h: float[rows, in_size].
+            links: int32 or int64[n, k], positions in h.
+
+        Returns:
+            float[n].
+
+        Raises:
+            IndexError: a position is outside h. TypeError, ValueError: h or links are no such
+                tensors.
+        """
+        if h.dim() == 2 and h.shape[1] != self.in_size:
+            raise ValueError(f"h has rows of {h.shape[1]} values; expected {self.in_size}")
+        first: nn.Linear = self.layers[0]  # type: ignore[assignment]
+        x = _products(h, links, dot=False).to(first.weight.dtype)
+        for i, layer in enumerate(self.layers):
+            x = layer(x if i == 0 else self.dropout(torch.relu(x)))
+        return x.squeeze(1)
+
+
+class LinkPredictor(nn.Module):
+    """An encoder that gives rows, and a decoder that scores links between them.
+
+    With a heterogeneous encoder, h and the links are dicts by type. Rows of all node types then
+    have one width, and one decoder scores the links of all edge types.
+
+    Args:
+        encoder: called with (blocks, x); gives h, e.g. `SAGE`.
+        decoder: called with (h, links); gives a score a link, e.g. `DotPredictor()`.
+
+    >>> from hopline.models import SAGE
+    >>> from hopline.pipes import Block
+    >>> block = Block(torch.tensor([0, 1, 2]), torch.tensor([1, 0], dtype=torch.int32), 2, 2)
+    >>> model = LinkPredictor(SAGE(4, 8, 8, num_layers=1), DotPredictor())
+    >>> model([block], torch.ones(2, 4), torch.tensor([[0, 1], [1, 1], [1, 0]])).shape
+    torch.Size([3])
+    """
+
+    def __init__(self, encoder: nn.Module, decoder: nn.Module) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.decoder = decoder
+
+    def forward(self, blocks: Any, x: Any, compacted_seeds: Any) -> Any:
+        """Scores links.
+
+        Args:
+            blocks: what the encoder takes, as `MiniBatch.blocks` gives them.
+            x: input rows, as the encoder takes them.
+            compacted_seeds: int[n, k], positions in the encoder's output; or `{"source:relation:
+                destination": int[n, 2]}`, in the rows of each column's own node type.
+
+        Returns:
+            float[n]; or `{type: float[n]}`.
+
+        Raises:
+            KeyError: a link's type names a node type of which the encoder gave no rows.
+            ValueError: a mini-batch without compacted seeds, or what the decoder refuses.
+        """
+        if compacted_seeds is None:
+            raise ValueError(
+                "compacted_seeds is None; links are seeds of two dimensions, and the sampler gives "
+                "their positions"
+            )
+        h = self.encoder(blocks, x)
+        if not isinstance(compacted_seeds, Mapping):
+            return self.decoder(h, compacted_seeds)
+        if not compacted_seeds:
+            return {}
+        rows, links = _in_one_space(h, compacted_seeds)
+        scores = self.decoder(rows, links).split([len(s) for s in compacted_seeds.values()])
+        return dict(zip(compacted_seeds, scores, strict=True))
+
+
+def _in_one_space(
+    h: Mapping[str, torch.Tensor], links: Mapping[str, torch.Tensor]
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Rows of all node types one below the other, and the links as positions in them."""
+    first, offset = {}, 0
+    for name, rows in h.items():
+        first[name] = offset
+        offset += len(rows)
+    shifted = []
+    for name, ends in links.items():
+        types = seed_type_str_to_ntypes(name, ends.shape[1])
+        for column, node_type in enumerate(types):
+            if node_type not in first:
+                raise KeyError(f"links of type {name!r}: no rows of {node_type!r} in {list(h)}")
+            _check_column(ends[:, column], len(h[node_type]), name, node_type)
+        starts = torch.tensor([first[t] for t in types], device=ends.device)
+        shifted.append(ends.long() + starts)
+    return torch.cat(list(h.values())), torch.cat(shifted)
+
+
+def _check_column(ends: torch.Tensor, rows: int, name: str, node_type: str) -> None:
+    # A wrong position would be a row of the next type. On a GPU a look would wait for the device.
+    if ends.device.type == "cpu" and len(ends):
+        low, high = (int(v) for v in torch.aminmax(ends))
+        if low < 0 or high >= rows:
+            bad = low if low < 0 else high
+            raise IndexError(
+                f"links of type {name!r}: position {bad} is outside the {rows} rows of "
+                f"{node_type!r}"
+            )
+
+
+def forward_links(model: nn.Module, minibatch: MiniBatch) -> torch.Tensor:
+    """Scores of a mini-batch's links, for `train_epoch(..., forward=forward_links)`.
+
+    Args:
+        model: a `LinkPredictor`, or what is called alike.
+        minibatch: with blocks, compacted seeds and a node feature "feat".
+
+    Returns:
+        `model(minibatch.blocks, minibatch.node_features["feat"], minibatch.compacted_seeds)`.
+    """
+    assert minibatch.node_features is not None
+    scores: torch.Tensor = model(
+        minibatch.blocks, minibatch.node_features["feat"], minibatch.compacted_seeds
+    )
+    return scores
