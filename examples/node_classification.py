@@ -11,12 +11,13 @@ import time
 
 import torch
 from options import (
+    begin,
     check,
-    fail,
     load_dataset,
     make_metric,
     normalize_rows,
     parser,
+    print_epoch,
     probabilities,
     settings,
 )
@@ -73,27 +74,14 @@ def main():
         every=args.checkpoint_every,
         settings=settings(args),
     )
-    if args.resume:
-        try:
-            resumed = run.resume()
-        except ValueError as error:
-            fail(error)
-        if resumed:
-            batch = train_loader.state_dict()["batch"]
-            print(f"resumed epoch {run.epoch} after {batch} mini-batches")
-
+    begin(args, run, train_loader)
     while run.epoch < args.epochs:
         start = time.perf_counter()
         loss = train_epoch(
             model, train_loader, optimizer, total=run.total, after_batch=run.after_batch
         )
         value = evaluate(model, valid_loader, metric, forward=probabilities)
-        seconds = time.perf_counter() - start
-        print(
-            f"epoch {run.epoch:03d} | loss {loss:.4f} | validation {args.metric} {value:.4f} | "
-            f"{seconds:.1f} s",
-            flush=True,
-        )
+        print_epoch(run.epoch, loss, args.metric, value, time.perf_counter() - start)
         run.end_epoch(value)
 
     run.load_best()

@@ -1,4 +1,4 @@
-"""Options of the node classification examples, with errors of one line; data set and metric."""
+"""Options that the examples share, with errors of one line; data sets, metrics, resuming."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torchmetrics import Metric
 from torchmetrics.classification import MulticlassAccuracy, MulticlassAUROC
 
 import hopline.pipes as hp
-from hopline.models import forward_features
+from hopline.models import TrainingRun, forward_features
 
 MODES = ("cpu-cpu", "cpu-cuda", "pinned-cuda", "cuda-cuda")
 # A resumed run may differ in these from the one that it goes on with.
@@ -73,8 +73,8 @@ def gpu_ids(text: str) -> list[int]:
     return ids
 
 
-def parser(description: str) -> Parser:
-    """The options that both examples have."""
+def parser(description: str, *, classes: bool = True) -> Parser:
+    """The options that all examples have; with `classes`, those of node classification too."""
     p = Parser(description=description, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
     p.add_argument("--dataset", default="debian", help="built-in data set, or a folder")
     p.add_argument("--mode", choices=MODES, help="where features are, and where to train; by "
@@ -86,8 +86,10 @@ def parser(description: str) -> Parser:
     p.add_argument("--weight-decay", type=number(float, 0), default=0.0)
     p.add_argument("--hidden", type=number(int, 1), default=256)
     p.add_argument("--dropout", type=number(float, 0, 1), default=0.5)
-    p.add_argument("--normalize-features", action="store_true", help="divide each row by its sum")
-    p.add_argument("--metric", choices=("accuracy", "auroc"), default="accuracy")
+    if classes:
+        p.add_argument("--normalize-features", action="store_true",
+                       help="divide each row by its sum")  # fmt: skip
+        p.add_argument("--metric", choices=("accuracy", "auroc"), default="accuracy")
     p.add_argument("--num-workers", type=number(int, 0), default=0, help="threads that sample")
     p.add_argument("--seed", type=number(int, 0, 2**63 - 1), default=0)
     p.add_argument("--checkpoint", metavar="DIR", help="save a checkpoint there, every epoch")
@@ -114,6 +116,25 @@ def check(args: argparse.Namespace) -> None:
 def settings(args: argparse.Namespace) -> dict[str, object]:
     """What a resumed run must share with the one that it goes on with."""
     return {name: value for name, value in vars(args).items() if name not in FREE}
+
+
+def begin(args: argparse.Namespace, run: TrainingRun, loader: hp.DataLoader) -> None:
+    """Goes on from the checkpoint, if the options ask for it and there is one."""
+    if not args.resume:
+        return
+    try:
+        resumed = run.resume()
+    except ValueError as error:
+        fail(error)
+    if resumed:
+        print(f"resumed epoch {run.epoch} after {loader.state_dict()['batch']} mini-batches")
+
+
+def print_epoch(epoch: int, loss: float, name: str, value: float, seconds: float) -> None:
+    print(
+        f"epoch {epoch:03d} | loss {loss:.4f} | validation {name} {value:.4f} | {seconds:.1f} s",
+        flush=True,
+    )
 
 
 def load_dataset(name: str):
