@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch.autograd.function import once_differentiable
 
+from hopline.models.checks import check_block, check_on_block, check_tensor
 from hopline.models.kernels import (
     dot_rows,
     max_rows,
@@ -183,7 +184,9 @@ def _max_on_device(x: torch.Tensor, indptr: torch.Tensor, indices: torch.Tensor)
 
 
 def check_rows(block: Block, x: torch.Tensor, dims: int = 2) -> None:
-    """Raises where x is not a floating-point tensor with one row a source."""
+    """Raises where x is no floating-point tensor of a row a source on the block's device."""
+    check_block(block)
+    check_tensor(x, "x")
     if x.dim() != dims or x.shape[0] != block.num_src_nodes():
         shape = ["width"] if dims == 2 else ["heads", "width"]
         raise ValueError(
@@ -191,6 +194,7 @@ def check_rows(block: Block, x: torch.Tensor, dims: int = 2) -> None:
             f"{', '.join(shape)}], one row for each source of {block}"
         )
     check_floating(x, "x")
+    check_on_block(block, x, "x")
 
 
 def check_floating(x: torch.Tensor, name: str) -> None:
@@ -313,13 +317,15 @@ def _sum(block: Block, x: torch.Tensor, mean: bool) -> torch.Tensor:
 
 
 def _weighted_sum(block: Block, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    check_rows(block, x, dims=2 if weight.dim() == 1 else 3)
+    check_block(block)
+    check_tensor(weight, "edge_weight")
     check_floating(weight, "edge_weight")
     if weight.dim() not in (1, 2) or len(weight) != block.num_edges():
         raise ValueError(
             f"edge_weight has shape {tuple(weight.shape)}; expected [{block.num_edges()}] or "
             f"[{block.num_edges()}, heads], one row for each edge of {block}"
         )
+    check_rows(block, x, dims=2 if weight.dim() == 1 else 3)
     if weight.dim() == 1:
         return _weighted_sum(block, x.unsqueeze(1), weight.unsqueeze(1)).squeeze(1)
     if x.shape[1] not in (1, weight.shape[1]):

@@ -15,8 +15,10 @@ from typing import Any
 import torch
 from torch import nn
 
+from hopline.models.checks import check_loader, check_model, check_optimizer
 from hopline.models.metrics import rank_of
 from hopline.models.training import unwrap
+from hopline.pipes.checks import check_mapping
 from hopline.pipes.loader import DataLoader
 
 __all__ = ["checkpoint_path", "load_checkpoint", "save_checkpoint"]
@@ -55,8 +57,13 @@ def save_checkpoint(
         The file's path.
 
     Raises:
+        TypeError: an argument is of wrong kind.
         OSError: the file cannot be written; an earlier checkpoint is still there.
     """
+    check_model(model)
+    check_optimizer(optimizer)
+    check_loader(loader)
+    check_mapping(extra, "extra", "{name: value}")
     path = checkpoint_path(folder)
     path.parent.mkdir(parents=True, exist_ok=True)
     content = {
@@ -112,10 +119,14 @@ def load_checkpoint(
         What was saved as `extra`, its tensors on the CPU.
 
     Raises:
+        TypeError: an argument is of wrong kind.
         FileNotFoundError: there is no checkpoint in the folder.
         ValueError: the file is no checkpoint of this version, or belongs to another model,
             optimiser or pipeline; the message has the file's name.
     """
+    check_model(model)
+    check_optimizer(optimizer)
+    check_loader(loader)
     path = checkpoint_path(folder)
     if not path.exists():
         raise FileNotFoundError(f"{path}: there is no checkpoint; was the folder given right?")

@@ -7,7 +7,8 @@ from collections.abc import Sized
 import torch
 from torch import nn
 
-from hopline.models.aggregate import mean_aggregate
+from hopline.models.aggregate import check_floating, mean_aggregate
+from hopline.models.checks import check_block, check_list, check_on_block, check_tensor
 from hopline.pipes.subgraph import Block
 
 __all__ = ["SAGEConv"]
@@ -36,22 +37,29 @@ def sums_first(block: Block, in_size: int, out_size: int, heads: int = 1) -> boo
 
 
 def check_sizes(*sizes: int) -> None:
-    """Raises ValueError where a size of a layer is below 1."""
+    """Raises TypeError where a size of a layer is no int, ValueError where it is below 1."""
+    if any(isinstance(size, bool) or not isinstance(size, int) for size in sizes):
+        raise TypeError(f"sizes are {' and '.join(map(repr, sizes))}; expected ints")
     if any(size < 1 for size in sizes):
         raise ValueError(f"sizes are {' and '.join(map(str, sizes))}; expected 1 or more")
 
 
 def check_input(block: Block, x: torch.Tensor, in_size: int) -> None:
-    """Raises ValueError where x is not [num_src, in_size]."""
+    """Raises where x is not floating-point [num_src, in_size] on the block's device."""
+    check_block(block)
+    check_tensor(x, "x")
     if x.dim() != 2 or x.shape[0] != block.num_src_nodes() or x.shape[1] != in_size:
         raise ValueError(
             f"x has shape {tuple(x.shape)}; expected [{block.num_src_nodes()}, "
             f"{in_size}], one row for each source of {block}"
         )
+    check_floating(x, "x")
+    check_on_block(block, x, "x")
 
 
 def check_blocks(blocks: Sized, num_layers: int) -> None:
-    """Raises ValueError where there is not one block a layer."""
+    """Raises where there is not a list of one block a layer."""
+    check_list(blocks)
     if len(blocks) != num_layers:
         raise ValueError(
             f"got {len(blocks)} blocks for {num_layers} layers; sample with one fanout a layer"

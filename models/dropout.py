@@ -6,6 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from hopline.models.checks import check_probability
+
 __all__ = ["Dropout"]
 
 WORDS = 4  # draws of 16 bits that one draw of 64 bits gives
@@ -24,6 +26,7 @@ class Dropout(nn.Module):
         p: probability of a 0.
 
     Raises:
+        TypeError: p is no number.
         ValueError: p is not in [0, 1].
 
     >>> Dropout(0.5).eval()(torch.ones(3))
@@ -32,8 +35,7 @@ class Dropout(nn.Module):
 
     def __init__(self, p: float = 0.5) -> None:
         super().__init__()
-        if not 0 <= p <= 1:
-            raise ValueError(f"dropout is {p}; expected a probability in [0, 1]")
+        check_probability(p, "dropout")
         self.p = p
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:

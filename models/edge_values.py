@@ -14,6 +14,7 @@ from hopline.models.aggregate import (
     destinations_of_edges,
     sum_segments,
 )
+from hopline.models.checks import check_block, check_on_block, check_tensor
 from hopline.models.kernels import (
     add_edge_values,
     join_edge_values,
@@ -122,19 +123,22 @@ def edge_softmax(block: Block, logits: torch.Tensor) -> torch.Tensor:
 
     Raises:
         IndexError: the block has edges that are not there (checked on the CPU only).
-        TypeError: logits is not a floating-point tensor.
-        ValueError: logits does not have one row an edge.
+        TypeError: logits is not a floating-point tensor, or block no block.
+        ValueError: logits does not have one row an edge, or is on another device.
 
     >>> block = Block(torch.tensor([0, 2, 3]), torch.tensor([2, 1, 1], dtype=torch.int32), 3, 2)
     >>> edge_softmax(block, torch.tensor([0.0, 0.0, 9.0]))
     tensor([0.5000, 0.5000, 1.0000])
     """
+    check_block(block)
+    check_tensor(logits, "logits")
     if logits.dim() not in (1, 2) or len(logits) != block.num_edges():
         raise ValueError(
             f"logits has shape {tuple(logits.shape)}; expected [{block.num_edges()}] or "
             f"[{block.num_edges()}, heads], one row for each edge of {block}"
         )
     check_floating(logits, "logits")
+    check_on_block(block, logits, "logits")
     if logits.dim() == 1:
         return edge_softmax(block, logits.unsqueeze(1)).squeeze(1)
     if logits.dtype in HALF:
@@ -158,8 +162,9 @@ def edge_scores(block: Block, source: torch.Tensor, destination: torch.Tensor) -
 
     Raises:
         IndexError: the block's edges point outside source (checked on the CPU only).
-        TypeError: dtypes differ, or are not of floating point.
-        ValueError: there is not one row a source and a destination, or the heads differ.
+        TypeError: dtypes differ, or are not of floating point; or not a block and two tensors.
+        ValueError: there is not one row a source and a destination, the heads differ, or the
+            devices.
 
     >>> block = Block(torch.tensor([0, 2, 3]), torch.tensor([2, 1, 1], dtype=torch.int32), 3, 2)
     >>> edge_scores(block, torch.tensor([[1.0], [2.0], [4.0]]), torch.tensor([[10.0], [20.0]]))
@@ -167,6 +172,9 @@ def edge_scores(block: Block, source: torch.Tensor, destination: torch.Tensor) -
             [12.],
             [22.]])
     """
+    check_block(block)
+    check_tensor(source, "source")
+    check_tensor(destination, "destination")
     heads = source.shape[1:2]
     want = [(block.num_src_nodes(), *heads), (block.num_dst_nodes(), *heads)]
     if source.dim() != 2 or [source.shape, destination.shape] != want:
@@ -176,6 +184,8 @@ def edge_scores(block: Block, source: torch.Tensor, destination: torch.Tensor) -
             f"[{block.num_dst_nodes()}, heads], one row for each source and destination of {block}"
         )
     check_floating(source, "source")
+    check_on_block(block, source, "source")
+    check_on_block(block, destination, "destination")
     if source.dtype != destination.dtype:
         raise TypeError(
             f"source and destination have dtypes {source.dtype} and {destination.dtype}; expected "
@@ -202,12 +212,14 @@ def add_self_edges(block: Block) -> Block:
         A new block; it has no `original_edge_ids`, since the new edges have none.
 
     Raises:
+        TypeError: block is no block.
         ValueError: the block has fewer sources than destinations.
 
     >>> block = Block(torch.tensor([0, 2, 2]), torch.tensor([2, 1], dtype=torch.int32), 3, 2)
     >>> add_self_edges(block).indices
     tensor([2, 1, 0, 1], dtype=torch.int32)
     """
+    check_block(block)
     num_dst = block.num_dst_nodes()
     if block.num_src_nodes() < num_dst:
         raise ValueError(

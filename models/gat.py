@@ -9,9 +9,11 @@ import torch.nn.functional as F
 from torch import nn
 
 from hopline.models.aggregate import sum_aggregate
+from hopline.models.checks import check_tensor
 from hopline.models.conv import check_blocks, check_input, check_sizes, sums_first
 from hopline.models.dropout import Dropout
 from hopline.models.edge_values import add_self_edges, edge_scores, edge_softmax
+from hopline.pipes.checks import check_count
 from hopline.pipes.subgraph import Block
 
 __all__ = ["GAT", "GATConv"]
@@ -58,8 +60,7 @@ class GATConv(nn.Module):
     ) -> None:
         super().__init__()
         check_sizes(in_size, out_size)
-        if num_heads < 1:
-            raise ValueError(f"num_heads is {num_heads}; expected 1 or more")
+        check_count(num_heads, "num_heads", 1)
         self.in_size = in_size
         self.out_size = out_size
         self.num_heads = num_heads
@@ -123,6 +124,7 @@ class GATConv(nn.Module):
     ) -> torch.Tensor:
         num_dst = block.num_dst_nodes()
         if x_dst is not None:
+            check_tensor(x_dst, "x_dst")
             if x_dst.shape != (num_dst, self.in_size):
                 raise ValueError(
                     f"x_dst has shape {tuple(x_dst.shape)}; expected [{num_dst}, {self.in_size}], "
@@ -195,10 +197,8 @@ class GAT(nn.Module):
         self_loop: bool = True,
     ) -> None:
         super().__init__()
-        if num_layers < 1:
-            raise ValueError(f"num_layers is {num_layers}; expected 1 or more")
-        if num_heads < 1:
-            raise ValueError(f"num_heads is {num_heads}; expected 1 or more")
+        check_count(num_layers, "num_layers", 1)
+        check_count(num_heads, "num_heads", 1)
         sizes = [in_size, *[hidden_size * num_heads] * (num_layers - 1)]
         self.layers = nn.ModuleList(
             GATConv(

@@ -8,8 +8,10 @@ import torch
 from torch import nn
 
 from hopline.models.aggregate import check_floating, sum_aggregate
+from hopline.models.checks import check_tensor
 from hopline.models.conv import check_blocks, check_input, check_sizes, sums_first
 from hopline.models.dropout import Dropout
+from hopline.pipes.checks import check_count
 from hopline.pipes.subgraph import Block
 
 __all__ = ["GCN", "GCNConv"]
@@ -178,6 +180,7 @@ class GCNConv(nn.Module):
 
 
 def _check_edge_weight(block: Block, edge_weight: torch.Tensor) -> None:
+    check_tensor(edge_weight, "edge_weight")
     check_floating(edge_weight, "edge_weight")
     if edge_weight.shape != (block.num_edges(),):
         raise ValueError(
@@ -187,6 +190,11 @@ def _check_edge_weight(block: Block, edge_weight: torch.Tensor) -> None:
 
 
 def _check_degrees(block: Block, degrees: Degrees) -> None:
+    if not isinstance(degrees, tuple) or not all(isinstance(d, torch.Tensor) for d in degrees):
+        raise TypeError(
+            f"degrees are a {type(degrees).__name__}; expected two tensors, of the sources and "
+            "of the destinations"
+        )
     want = [(block.num_src_nodes(),), (block.num_dst_nodes(),)]
     got = [tuple(each.shape) for each in degrees]
     if got != want:
@@ -232,8 +240,7 @@ class GCN(nn.Module):
         self_loop: bool = True,
     ) -> None:
         super().__init__()
-        if num_layers < 1:
-            raise ValueError(f"num_layers is {num_layers}; expected 1 or more")
+        check_count(num_layers, "num_layers", 1)
         sizes = [in_size, *[hidden_size] * (num_layers - 1), out_size]
         self.layers = nn.ModuleList(
             GCNConv(sizes[i], sizes[i + 1], norm, self_loop=self_loop) for i in range(num_layers)

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from hopline.models.checks import check_function, check_model
 from hopline.models.inference_plan import PREFETCH, LayerRows, Ranges, Sinks
 from hopline.models.row_sinks import RowSink
 from hopline.models.training import _device_of, _eval_mode, _progress, unwrap
@@ -22,6 +23,7 @@ from hopline.pipes.items import ItemSet
 from hopline.pipes.kernels import cpu
 from hopline.pipes.loader import DataLoader
 from hopline.pipes.minibatch import MiniBatch
+from hopline.pipes.move import check_device
 from hopline.pipes.subgraph import Block
 
 __all__ = ["LayerWise", "layer_wise_inference"]
@@ -119,12 +121,15 @@ def layer_wise_inference(
     >>> layer_wise_inference(SAGE(4, 8, 2), graph, torch.ones(3, 4)).shape
     torch.Size([3, 2])
     """
+    check_model(model)
     module = unwrap(model)
-    _check_sizes(graph, batch_size, max_memory, num_workers)
+    _check_sizes(graph, batch_size, max_memory, num_workers, edge_bytes)
+    if apply_layer is not None:
+        check_function(apply_layer, "apply_layer")
     feature = _feature(x, graph)
     if isinstance(out, torch.Tensor) and isinstance(x, torch.Tensor):
         _check_apart(out, x)
-    device = _device_of(module) if device is None else torch.device(device)
+    device = _device_of(module) if device is None else check_device(device)
     with _eval_mode(module), torch.no_grad():
         apply = _applied(module, graph, device) if apply_layer is None else apply_layer
         rows = _probe(apply, _num_layers(module), graph, feature, device)
@@ -228,12 +233,19 @@ def _block(graph: FusedCSCSamplingGraph, first: int, last: int) -> tuple[Block, 
 
 
 def _check_sizes(
-    graph: FusedCSCSamplingGraph, batch_size: int, max_memory: int | None, num_workers: int
+    graph: FusedCSCSamplingGraph,
+    batch_size: int,
+    max_memory: int | None,
+    num_workers: int,
+    edge_bytes: int,
 ) -> None:
+    if not isinstance(graph, FusedCSCSamplingGraph):
+        raise TypeError(f"graph is a {type(graph).__name__}; expected a FusedCSCSamplingGraph")
     for name, value, least in (
         ("batch_size", batch_size, 1),
         ("max_memory", 1 if max_memory is None else max_memory, 1),
         ("num_workers", num_workers, 0),
+        ("edge_bytes", edge_bytes, 0),
     ):
         if isinstance(value, bool) or not isinstance(value, int):
             raise TypeError(f"{name} is {value!r}; expected an int")

@@ -34,6 +34,8 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing
 
+from hopline.models.checks import check_function
+
 __all__ = ["RankError", "launch"]
 
 DEFAULT_TIMEOUT = 60.0  # seconds that a rank waits for the others in a collective
@@ -93,7 +95,9 @@ def launch(
     Raises:
         RankError: a rank raised, was killed, left early or did not answer. The others get 5
             seconds to end by themselves.
-        ValueError: num_ranks or timeout is no positive number, or gpus does not fit.
+        TypeError: fn is no function, backend no string, or gpus no list of ints.
+        ValueError: fn cannot be imported by other processes, num_ranks or timeout is no positive
+            number, or gpus does not fit.
 
     Example::
 
@@ -103,6 +107,14 @@ def launch(
         if __name__ == "__main__":
             launch(hello, 2, "hello")
     """
+    check_function(fn, "fn")
+    if "<locals>" in getattr(fn, "__qualname__", "") or getattr(fn, "__name__", "") == "<lambda>":
+        raise ValueError(
+            f"fn is {fn.__qualname__}, which ranks cannot import; expected a function at the top "
+            "level of a module"
+        )
+    if backend is not None and not isinstance(backend, str):
+        raise TypeError(f"backend is {backend!r}; expected a string such as 'gloo', or None")
     if isinstance(num_ranks, bool) or not isinstance(num_ranks, int) or num_ranks < 1:
         raise ValueError(f"num_ranks is {num_ranks!r}; expected an int of 1 or more")
     if not (isinstance(timeout, int | float) and 0 < timeout < math.inf):
@@ -128,6 +140,10 @@ def launch(
 def _check_gpus(gpus: Sequence[int] | None, num_ranks: int) -> None:
     if gpus is None:
         return
+    if not isinstance(gpus, Sequence) or isinstance(gpus, str):
+        raise TypeError(f"gpus is {gpus!r}; expected a list of ints, one a rank")
+    if any(isinstance(gpu, bool) or not isinstance(gpu, int) for gpu in gpus):
+        raise TypeError(f"gpus is {list(gpus)}; expected a list of ints, one a rank")
     if len(gpus) != num_ranks or len(set(gpus)) != len(gpus):
         raise ValueError(f"gpus is {list(gpus)}; expected {num_ranks} different ids, one a rank")
     present = torch.cuda.device_count()

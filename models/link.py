@@ -9,6 +9,7 @@ import torch
 from torch import nn
 from torch.autograd.function import once_differentiable
 
+from hopline.models.checks import check_model, check_tensor, feature_of
 from hopline.models.dropout import Dropout
 from hopline.models.link_kernels import (
     first_bad_link,
@@ -16,6 +17,7 @@ from hopline.models.link_kernels import (
     link_products,
     spread_link_grads,
 )
+from hopline.pipes.checks import check_count
 from hopline.pipes.etypes import seed_type_str_to_ntypes
 from hopline.pipes.minibatch import MiniBatch
 
@@ -32,12 +34,6 @@ class _LinkProducts(torch.autograd.Function):
     def forward(ctx: Any, h: torch.Tensor, links: torch.Tensor, dot: bool) -> torch.Tensor:
         h, links = h.contiguous(), links.contiguous()
         rows, ends = h.detach().numpy(), links.numpy()
-        bad = first_bad_link(ends, len(rows))
-        if bad >= 0:
-            raise IndexError(
-                f"link {bad} is {ends[bad].tolist()}; expected positions in [0, {len(rows)}), rows "
-                "of h: pass compacted_seeds, not seeds"
-            )
         if dot:
             out = h.new_empty(len(links))
             link_dots(rows, ends, h.new_empty(h.shape[1]).numpy(), out.numpy())
@@ -66,6 +62,8 @@ class _LinkProducts(torch.autograd.Function):
 
 def _products(h: torch.Tensor, links: torch.Tensor, *, dot: bool) -> torch.Tensor:
     """[n, width], or [n] for dot; checks what a decoder is given."""
+    check_tensor(h, "h")
+    check_tensor(links, "links", "are")
     if h.dim() != 2 or not h.dtype.is_floating_point:
         raise ValueError(
             f"h is {h.dtype}{list(h.shape)}; expected floating-point rows of two dimensions"
@@ -76,6 +74,15 @@ def _products(h: torch.Tensor, links: torch.Tensor, *, dot: bool) -> torch.Tenso
         raise ValueError(
             f"links have shape {list(links.shape)}; expected [n, 2], or [n, k] for hyperlinks"
         )
+    if h.device != links.device:
+        raise ValueError(f"h is on {h.device}, links on {links.device}; expected one device")
+    if h.device.type == "cpu":
+        bad = first_bad_link(links.contiguous().numpy(), len(h))
+        if bad >= 0:
+            raise IndexError(
+                f"link {bad} is {links[bad].tolist()}; expected positions in [0, {len(h)}), rows "
+                "of h: pass compacted_seeds, not seeds"
+            )
     if h.device.type == "cpu" and h.dtype in (torch.float32, torch.float64):
         out: torch.Tensor = _LinkProducts.apply(h, links, dot)  # type: ignore[no-untyped-call]
         return out
@@ -126,6 +133,7 @@ class MLPPredictor(nn.Module):
         dropout: probability with which a value between layers is set to 0 in training.
 
     Raises:
+        TypeError: a size or num_layers is no int.
         ValueError: a size or num_layers is below 1, or dropout is not in [0, 1].
 
     >>> MLPPredictor(2, 8)(torch.ones(3, 2), torch.tensor([[0, 1], [2, 2]])).shape
@@ -136,6 +144,12 @@ class MLPPredictor(nn.Module):
         self, in_size: int, hidden_size: int, num_layers: int = 2, dropout: float = 0.0
     ) -> None:
         super().__init__()
+        for name, size in (
+            ("in_size", in_size),
+            ("hidden_size", hidden_size),
+            ("num_layers", num_layers),
+        ):
+            check_count(size, name, None)
         if min(in_size, hidden_size, num_layers) < 1:
             raise ValueError(
                 f"in_size, hidden_size and num_layers are {in_size}, {hidden_size} and "
@@ -160,6 +174,7 @@ class MLPPredictor(nn.Module):
             IndexError: a position is outside h. TypeError, ValueError: h or links are no such
                 tensors.
         """
+        check_tensor(h, "h")
         if h.dim() == 2 and h.shape[1] != self.in_size:
             raise ValueError(f"h has rows of {h.shape[1]} values; expected {self.in_size}")
         first: nn.Linear = self.layers[0]  # type: ignore[assignment]
@@ -179,6 +194,9 @@ class LinkPredictor(nn.Module):
         encoder: called with (blocks, x); gives h, e.g. `SAGE`.
         decoder: called with (h, links); gives a score a link, e.g. `DotPredictor()`.
 
+    Raises:
+        TypeError: encoder or decoder is no module.
+
     >>> from hopline.models import SAGE
     >>> from hopline.pipes import Block
     >>> block = Block(torch.tensor([0, 1, 2]), torch.tensor([1, 0], dtype=torch.int32), 2, 2)
@@ -189,6 +207,8 @@ class LinkPredictor(nn.Module):
 
     def __init__(self, encoder: nn.Module, decoder: nn.Module) -> None:
         super().__init__()
+        check_model(encoder, "encoder")
+        check_model(decoder, "decoder")
         self.encoder = encoder
         self.decoder = decoder
 
@@ -205,6 +225,7 @@ class LinkPredictor(nn.Module):
             float[n]; or `{type: float[n]}`.
 
         Raises:
+            TypeError: links come by type and rows do not, or the reverse; or not as tensors.
             KeyError: a link's type names a node type of which the encoder gave no rows.
             ValueError: a mini-batch without compacted seeds, or what the decoder refuses.
         """
@@ -216,6 +237,11 @@ class LinkPredictor(nn.Module):
         h = self.encoder(blocks, x)
         if not isinstance(compacted_seeds, Mapping):
             return self.decoder(h, compacted_seeds)
+        if not isinstance(h, Mapping):
+            raise TypeError(
+                f"links come by type, and the encoder gave a {type(h).__name__}; expected rows by "
+                "node type"
+            )
         if not compacted_seeds:
             return {}
         rows, links = _in_one_space(h, compacted_seeds)
@@ -233,6 +259,11 @@ def _in_one_space(
         offset += len(rows)
     shifted = []
     for name, ends in links.items():
+        check_tensor(ends, f"links of type {name!r}", "are")
+        if ends.dim() != 2:
+            raise ValueError(
+                f"links of type {name!r} have shape {list(ends.shape)}; expected [n, 2]"
+            )
         types = seed_type_str_to_ntypes(name, ends.shape[1])
         for column, node_type in enumerate(types):
             if node_type not in first:
@@ -264,9 +295,10 @@ def forward_links(model: nn.Module, minibatch: MiniBatch) -> torch.Tensor:
 
     Returns:
         `model(minibatch.blocks, minibatch.node_features["feat"], minibatch.compacted_seeds)`.
+
+    Raises:
+        ValueError, KeyError: the mini-batch has no such feature.
     """
-    assert minibatch.node_features is not None
-    scores: torch.Tensor = model(
-        minibatch.blocks, minibatch.node_features["feat"], minibatch.compacted_seeds
-    )
+    feature = feature_of(minibatch, "forward_links")
+    scores: torch.Tensor = model(minibatch.blocks, feature, minibatch.compacted_seeds)
     return scores

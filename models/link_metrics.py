@@ -14,11 +14,13 @@ import torch
 from torch import nn
 from torchmetrics import Metric
 
+from hopline.models.checks import check_tensor
 from hopline.models.link import forward_links
 from hopline.models.metrics import gather_rows
-from hopline.models.training import _device_of, _eval_mode, _progress, unwrap
+from hopline.models.training import _device_of, _eval_mode, _progress, check_parts, unwrap
 from hopline.pipes.loader import DataLoader
 from hopline.pipes.minibatch import MiniBatch
+from hopline.pipes.move import check_device
 
 __all__ = ["LinkMetrics", "evaluate_links"]
 
@@ -50,6 +52,7 @@ class LinkMetrics(Metric):
         auc: whether to compute the AUC, for which all scores and labels are kept.
 
     Raises:
+        TypeError: hits are no ints.
         ValueError: a k is below 1, or ties or queries is not one of those named.
 
     >>> metric = LinkMetrics(hits=(1, 2))
@@ -79,6 +82,10 @@ class LinkMetrics(Metric):
         queries: str = "batch",
         auc: bool = True,
     ) -> None:
+        if not isinstance(hits, Sequence):
+            raise TypeError(f"hits is {hits!r}; expected numbers, e.g. (1, 3, 10)")
+        if any(isinstance(k, bool) or not isinstance(k, int) for k in hits):
+            raise TypeError(f"hits is {tuple(hits)}; expected ints")
         if any(k < 1 for k in hits):
             raise ValueError(f"hits is {tuple(hits)}; expected numbers of 1 or more")
         if ties not in TIES:
@@ -182,6 +189,8 @@ def _checked(
     scores: torch.Tensor, labels: torch.Tensor, indexes: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Scores of float32 or float64, whether each is a positive, and indexes of int64."""
+    for name, part in (("scores", scores), ("labels", labels), ("indexes", indexes)):
+        check_tensor(part, name, "are")
     shapes = [list(part.shape) for part in (scores, labels, indexes)]
     if scores.dim() != 1 or shapes[1:] != shapes[:1] * 2:
         raise ValueError(
@@ -190,7 +199,7 @@ def _checked(
         )
     if not scores.dtype.is_floating_point:
         raise TypeError(f"scores have dtype {scores.dtype}; expected a floating-point dtype")
-    if indexes.dtype.is_floating_point or indexes.dtype in (torch.bool, torch.complex64):
+    if indexes.dtype.is_floating_point or indexes.is_complex() or indexes.dtype == torch.bool:
         raise TypeError(f"indexes have dtype {indexes.dtype}; expected integers")
     scores = scores.detach()
     if scores.dtype != torch.float64:
@@ -253,11 +262,15 @@ def evaluate_links(
         The figures by name, the same on every rank; NaN without links.
 
     Raises:
+        TypeError: an argument is of wrong kind.
         ValueError: a mini-batch has no labels or no indexes, or the metric refuses them.
 
     A heterogeneous mini-batch counts type by type, each with its own queries, and adds up.
     """
-    device = _device_of(model) if device is None else torch.device(device)
+    check_parts(model, loader, forward)
+    if metric is not None and not isinstance(metric, LinkMetrics):
+        raise TypeError(f"metric is a {type(metric).__name__}; expected a LinkMetrics")
+    device = _device_of(model) if device is None else check_device(device)
     module = unwrap(model)
     metric = (LinkMetrics() if metric is None else metric).to(device)
     metric.reset()

@@ -15,6 +15,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from hopline.models.checks import check_tensor
+
 __all__ = ["gather_rows", "group_device", "num_ranks", "rank_of", "weighted_reduce"]
 
 MAX_DIMS = 8
@@ -101,12 +103,18 @@ def weighted_reduce(
         other ranks than dst, NaN.
 
     Raises:
-        IndexError: dst is no rank. ValueError: shapes or dst differ, or a rank's weight or tensor
-            is unfit; on all ranks, with the rank's number.
+        IndexError: dst is no rank. TypeError: an argument is of wrong kind. ValueError: shapes or
+            dst differ, or a rank's weight or tensor is unfit; on all ranks, with the rank's number.
 
     >>> weighted_reduce(torch.tensor([1, 2]), 3)
     tensor([1., 2.], dtype=torch.float64)
     """
+    if not isinstance(tensor, torch.Tensor | int | float):
+        raise TypeError(f"tensor is a {type(tensor).__name__}; expected a torch.Tensor or a number")
+    if not isinstance(weight, torch.Tensor | int | float):
+        raise TypeError(f"weight is {weight!r}; expected a number")
+    if dst is not None and (isinstance(dst, bool) or not isinstance(dst, int)):
+        raise TypeError(f"dst is {dst!r}; expected a rank, or None")
     if not isinstance(tensor, torch.Tensor):
         tensor = torch.tensor(tensor, dtype=torch.float64)
     value = tensor.detach()
@@ -158,11 +166,14 @@ def gather_rows(tensor: torch.Tensor, group: Any = None) -> list[torch.Tensor]:
         One tensor a rank, in order, on the device of `tensor`.
 
     Raises:
-        ValueError: dtype or row size differ; on all ranks.
+        TypeError: tensor is no tensor.
+        ValueError: dtype or row size differ, or a dtype is not supported; on all ranks.
     """
-    if num_ranks(group) == 1:
-        return [tensor]
+    check_tensor(tensor, "tensor")
     fits = tensor.dtype in DTYPES and tensor.dim() <= MAX_DIMS
+    if num_ranks(group) == 1:
+        _complain([[OK if fits else BAD_TENSOR]])
+        return [tensor]
     kind = DTYPES.index(tensor.dtype) if fits else -1
     headers = _headers([OK if fits else BAD_TENSOR, kind, *_sizes(tensor)], group)
     _complain(headers)

@@ -13,7 +13,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from hopline.models.metrics import DTYPES, group_device, rank_of
+from hopline.models.checks import check_optimizer
+from hopline.models.metrics import DTYPES, group_device, num_ranks, rank_of
 
 __all__ = ["broadcast_optimizer_state"]
 
@@ -32,8 +33,15 @@ def broadcast_optimizer_state(
         group: a process group; None for the default one.
 
     Raises:
-        TypeError: the state holds something else than tensors and plain values (on rank src).
+        IndexError: src is no rank.
+        TypeError: an argument is of wrong kind; the state holds something else than tensors and
+            plain values (on rank src).
     """
+    check_optimizer(optimizer)
+    if isinstance(src, bool) or not isinstance(src, int):
+        raise TypeError(f"src is {src!r}; expected a rank")
+    if dist.is_initialized() and not 0 <= src < num_ranks(group):
+        raise IndexError(f"src is {src}; expected a rank in [0, {num_ranks(group)})")
     device = group_device(group)
     own = optimizer.state_dict()
     is_source = rank_of(group) == src

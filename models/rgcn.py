@@ -10,9 +10,11 @@ import torch.nn.functional as F
 from torch import nn
 from torch.autograd.function import once_differentiable
 
-from hopline.models.aggregate import mean_aggregate
+from hopline.models.aggregate import check_floating, mean_aggregate
+from hopline.models.checks import check_tensor
 from hopline.models.conv import check_blocks, check_sizes, sums_first
 from hopline.models.dropout import Dropout
+from hopline.pipes.checks import check_count
 from hopline.pipes.etypes import etype_str_to_tuple
 from hopline.pipes.subgraph import Block
 
@@ -95,13 +97,15 @@ class RelGraphConv(nn.Module):
         bias: bool = True,
     ) -> None:
         super().__init__()
+        if isinstance(etypes, str) or not isinstance(etypes, Sequence):
+            raise TypeError(f"etypes is {etypes!r}; expected a list of edge types")
         self.etypes = {etype: _ends(etype) for etype in etypes}
         if len(self.etypes) != len(etypes) or not etypes:
             raise ValueError(f"etypes are {list(etypes)}; expected at least one, and each once")
         self.in_sizes = _sizes_by_type(in_sizes, self.etypes)
         check_sizes(*self.in_sizes.values(), out_size)
-        if num_bases is not None and num_bases < 1:
-            raise ValueError(f"num_bases is {num_bases}; expected 1 or more, or None")
+        if num_bases is not None:
+            check_count(num_bases, "num_bases", 1)
         self.out_size = out_size
         self.num_bases = num_bases
         self.self_loop = self_loop
@@ -193,6 +197,9 @@ class RelGraphConv(nn.Module):
         rows = {}
         for ntype, size in self.in_sizes.items():
             h = x.get(ntype)
+            if h is not None:
+                check_tensor(h, f"x[{ntype!r}]")
+                check_floating(h, f"x[{ntype!r}]")
             rows[ntype] = like.new_empty((0, size)) if h is None else h.to(like.dtype)
             if rows[ntype].dim() != 2 or rows[ntype].shape[1] != size:
                 raise ValueError(
@@ -270,8 +277,7 @@ class RGCN(nn.Module):
         dropout: float = 0.5,
     ) -> None:
         super().__init__()
-        if num_layers < 1:
-            raise ValueError(f"num_layers is {num_layers}; expected 1 or more")
+        check_count(num_layers, "num_layers", 1)
         sizes: list[int | Mapping[str, int]] = [in_sizes]
         if not isinstance(in_sizes, int):
             sizes += [dict.fromkeys(in_sizes, hidden_size)] * (num_layers - 1)
@@ -327,6 +333,8 @@ def _cut(x: Mapping[str, torch.Tensor], blocks: Mapping[str, Block]) -> Rows:
 
     Only types whose number of destinations the layer before could not know have more.
     """
+    if not isinstance(blocks, Mapping) or not isinstance(x, Mapping):
+        return x
     sources = {_ends(etype)[0]: block.num_src_nodes() for etype, block in blocks.items()}
     return {ntype: rows[: sources.get(ntype, len(rows))] for ntype, rows in x.items()}
 
@@ -344,6 +352,8 @@ def _sizes_by_type(
     in_sizes: int | Mapping[str, int], etypes: Mapping[str, tuple[str, str]]
 ) -> dict[str, int]:
     types = dict.fromkeys(ntype for ends in etypes.values() for ntype in ends)
+    if not isinstance(in_sizes, int | Mapping):
+        raise TypeError(f"in_sizes is {in_sizes!r}; expected an int, or {{node type: int}}")
     if isinstance(in_sizes, int):
         return dict.fromkeys(types, in_sizes)
     missing = [ntype for ntype in types if ntype not in in_sizes]
@@ -356,6 +366,12 @@ def _sizes_by_type(
 
 
 def _check_known(name: str, given: Mapping[str, Any], known: Mapping[str, Any]) -> None:
+    if not isinstance(given, Mapping):
+        kind = "edge" if name == "blocks" else "node"
+        raise TypeError(
+            f"{name} has the type {type(given).__name__}; expected {{{kind} type: "
+            f"{'Block' if name == 'blocks' else 'rows'}}}"
+        )
     unknown = [each for each in given if each not in known]
     if unknown:
         raise ValueError(f"{name} has {unknown}; expected some of {list(known)}")

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 
 import torch
 
+from hopline.pipes.move import check_device
 from hopline.pipes.random import Purpose, batch_key
 
 __all__ = ["keyed_rng"]
@@ -26,6 +27,10 @@ def keyed_rng(key: tuple[int, int, int] | None, device: torch.device | str) -> I
         key: (seed, epoch, index) of a mini-batch, or None to leave the generators alone.
         device: where the model is.
 
+    Raises:
+        TypeError: the key is not of three ints.
+        ValueError: there is no such device.
+
     >>> with keyed_rng((7, 0, 3), "cpu"):
     ...     first = torch.rand(2)
     >>> with keyed_rng((7, 0, 3), "cpu"):
@@ -35,12 +40,18 @@ def keyed_rng(key: tuple[int, int, int] | None, device: torch.device | str) -> I
     if key is None:
         yield
         return
+    if (
+        not isinstance(key, tuple)
+        or len(key) != 3
+        or any(isinstance(word, bool) or not isinstance(word, int) for word in key)
+    ):
+        raise TypeError(f"key is {key!r}; expected (seed, epoch, index), three ints, or None")
     seed, epoch, index = key
     word = batch_key(seed, Purpose.DROPOUT, epoch, index)
     generators = [torch.default_generator]
-    device = torch.device(device)
-    if device.type == "cuda":
-        number = torch.cuda.current_device() if device.index is None else device.index
+    place: torch.device = check_device(device)
+    if place.type == "cuda":
+        number = torch.cuda.current_device() if place.index is None else place.index
         generators.append(torch.cuda.default_generators[number])
     states = [generator.get_state() for generator in generators]
     try:

@@ -7,12 +7,15 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
 from hopline.models.checkpoint import checkpoint_path, load_checkpoint, save_checkpoint
+from hopline.models.checks import check_loader, check_model, check_optimizer
 from hopline.models.metrics import rank_of
 from hopline.models.training import EpochTotal, unwrap
+from hopline.pipes.checks import check_count, check_mapping
 from hopline.pipes.loader import DataLoader
 
 __all__ = ["TrainingRun"]
@@ -39,6 +42,7 @@ class TrainingRun:
         best_epoch: its epoch.
 
     Raises:
+        TypeError: an argument is of wrong kind.
         ValueError: every is below 0.
     """
 
@@ -52,8 +56,11 @@ class TrainingRun:
         every: int = 0,
         settings: Mapping[str, Any] | None = None,
     ) -> None:
-        if every < 0:
-            raise ValueError(f"every is {every}; expected 0 or more")
+        check_model(model)
+        check_optimizer(optimizer)
+        check_loader(loader)
+        check_count(every, "every")
+        check_mapping(settings, "settings", "{name: value}")
         self.model = model
         self.optimizer = optimizer
         self.loader = loader
@@ -109,7 +116,12 @@ class TrainingRun:
 
         Args:
             value: validation figure, the higher the better; the same on all ranks.
+
+        Raises:
+            TypeError: value is no number.
         """
+        if isinstance(value, bool) or not isinstance(value, int | float | np.number | torch.Tensor):
+            raise TypeError(f"value is {value!r}; expected a number, the higher the better")
         if self._best_weights is None or value > self.best_value or math.isnan(self.best_value):
             self.best_value, self.best_epoch = value, self._epoch
             weights = unwrap(self.model).state_dict()

@@ -7,8 +7,10 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 
+from hopline.models.checks import check_list
 from hopline.models.conv import SAGEConv
 from hopline.models.dropout import Dropout
+from hopline.pipes.checks import check_count
 from hopline.pipes.subgraph import Block
 
 __all__ = ["SAGE"]
@@ -25,6 +27,7 @@ class SAGE(nn.Module):
         dropout: probability with which a value between layers is set to 0 in training.
 
     Raises:
+        TypeError: num_layers is no int, or dropout no number.
         ValueError: num_layers is below 1, dropout is not in [0, 1], or a size is below 1.
 
     >>> block = Block(torch.tensor([0, 2, 2]), torch.tensor([2, 1], dtype=torch.int32), 3, 2)
@@ -41,8 +44,7 @@ class SAGE(nn.Module):
         dropout: float = 0.5,
     ) -> None:
         super().__init__()
-        if num_layers < 1:
-            raise ValueError(f"num_layers is {num_layers}; expected 1 or more")
+        check_count(num_layers, "num_layers", 1)
         sizes = [in_size, *[hidden_size] * (num_layers - 1), out_size]
         self.layers = nn.ModuleList(
             SAGEConv(sizes[i], sizes[i + 1], "mean") for i in range(num_layers)
@@ -60,8 +62,10 @@ class SAGE(nn.Module):
             [num_dst of the last block, out_size].
 
         Raises:
+            TypeError: blocks are not in a list.
             ValueError: there is not one block a layer.
         """
+        check_list(blocks)
         if len(blocks) != len(self.layers):
             raise ValueError(
                 f"got {len(blocks)} blocks for {len(self.layers)} layers; sample with one fanout a "
@@ -81,7 +85,12 @@ class SAGE(nn.Module):
 
         Returns:
             [num_dst of the block, width of layer i's output].
+
+        Raises:
+            IndexError: there is no such layer.
         """
+        if not 0 <= check_count(i, "layer", None) < len(self.layers):
+            raise IndexError(f"layer {i} of {len(self.layers)}")
         x = self.layers[i](block, x)
         if i < len(self.layers) - 1:
             x = self.dropout(torch.relu(x))

@@ -16,16 +16,24 @@ from torch.distributed.algorithms.join import Join
 from torch.nn.parallel import DistributedDataParallel
 from tqdm import tqdm
 
+from hopline.models.checks import (
+    check_function,
+    check_loader,
+    check_model,
+    check_optimizer,
+    feature_of,
+)
 from hopline.models.metrics import gather_rows, num_ranks, rank_of, weighted_reduce
 from hopline.models.optimizer_state import broadcast_optimizer_state
 from hopline.models.rng import keyed_rng
 from hopline.pipes.loader import DataLoader
 from hopline.pipes.minibatch import MiniBatch
+from hopline.pipes.move import check_device
 
 if TYPE_CHECKING:  # its import takes as long as torch's, and training alone does without
     import torchmetrics
 
-__all__ = ["EpochTotal", "evaluate", "forward_features", "train_epoch", "unwrap"]
+__all__ = ["EpochTotal", "check_parts", "evaluate", "forward_features", "train_epoch", "unwrap"]
 
 Forward = Callable[[nn.Module, MiniBatch], torch.Tensor]
 LossFunction = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
@@ -50,9 +58,13 @@ def unwrap(model: nn.Module) -> nn.Module:
 
 
 def forward_features(model: nn.Module, minibatch: MiniBatch) -> torch.Tensor:
-    """`model(minibatch.blocks, minibatch.node_features["feat"])`."""
-    assert minibatch.node_features is not None
-    output: torch.Tensor = model(minibatch.blocks, minibatch.node_features["feat"])
+    """`model(minibatch.blocks, minibatch.node_features["feat"])`.
+
+    Raises:
+        ValueError, KeyError: the mini-batch has no such feature.
+    """
+    feature = feature_of(minibatch, "forward_features")
+    output: torch.Tensor = model(minibatch.blocks, feature)
     return output
 
 
@@ -92,9 +104,14 @@ def train_epoch(
         Mean loss over the items of the epoch and over all ranks, on every rank; NaN without items.
 
     Raises:
-        ValueError: output and labels differ in length; a mini-batch has no labels.
+        TypeError: an argument is of wrong kind, or forward gives no tensor.
+        ValueError: output and labels differ in length; a mini-batch has no labels; there is no such
+            device.
     """
-    device = _device_of(model) if device is None else torch.device(device)
+    check_parts(model, loader, forward)
+    check_optimizer(optimizer)
+    check_function(loss_fn, "loss_fn")
+    device = _device_of(model) if device is None else check_device(device)
     total = EpochTotal() if total is None else total
     model.train()
     steps = 0
@@ -145,10 +162,14 @@ def evaluate(
         The metric, the same on every rank; NaN without items.
 
     Raises:
+        TypeError: an argument is of wrong kind, or forward gives no tensor.
         ValueError: output and labels differ in length; a mini-batch has no labels; the metric keeps
-            lists that cannot be merged over ranks of different length.
+            lists that cannot be merged over ranks of different length; there is no such device.
     """
-    device = _device_of(model) if device is None else torch.device(device)
+    check_parts(model, loader, forward)
+    if not (hasattr(metric, "update") and hasattr(metric, "compute")):
+        raise TypeError(f"metric is a {type(metric).__name__}; expected a torchmetrics.Metric")
+    device = _device_of(model) if device is None else check_device(device)
     module = unwrap(model)
     metric = metric.to(device)
     metric.reset()
@@ -161,6 +182,13 @@ def evaluate(
             items += len(labels)
             bar.update()
         return _compute(metric, items)
+
+
+def check_parts(model: Any, loader: Any, forward: Any) -> None:
+    """Raises TypeError where one of the parts of a pass over a loader is something else."""
+    check_model(model)
+    check_loader(loader)
+    check_function(forward, "forward")
 
 
 def _device_of(model: nn.Module) -> torch.device:
@@ -178,6 +206,8 @@ def _output_and_labels(
             "the item set 'labels'"
         )
     output = forward(model, minibatch)
+    if not isinstance(output, torch.Tensor):
+        raise TypeError(f"forward gave a {type(output).__name__}; expected a torch.Tensor")
     if len(output) != len(labels):
         raise ValueError(
             f"the model gave {len(output)} rows for {len(labels)} labels; it must give one for "

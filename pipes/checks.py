@@ -1,13 +1,112 @@
-"""Checks of ids as they enter: one wording, one place."""
+"""Checks of ids, times, rows, numbers and flags as they enter: one wording, one place."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import torch
 
 from hopline.pipes.kernels import cpu
 
-__all__ = ["check_ids"]
+__all__ = [
+    "as_times",
+    "check_array",
+    "check_count",
+    "check_flag",
+    "check_ids",
+    "check_mapping",
+    "check_name",
+    "check_rows",
+    "check_values",
+]
+
+
+def check_count(value: Any, name: str, least: int | None = 0) -> int:
+    """An int that is no bool, of so much or more.
+
+    Args:
+        value: to be checked.
+        name: what it is, for the message.
+        least: the smallest that will do; None for any.
+
+    Raises:
+        TypeError: not an int.
+        ValueError: too small.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | np.integer):
+        raise TypeError(f"{name} is {value!r}; expected an int")
+    if least is not None and value < least:
+        raise ValueError(f"{name} is {value}; expected {least} or more")
+    return int(value)
+
+
+def check_flag(value: Any, name: str, *, optional: bool = False) -> None:
+    """Refuses what is neither True nor False, nor None where that is one of the choices.
+
+    Raises:
+        TypeError: it is something else.
+    """
+    if not isinstance(value, bool) and not (optional and value is None):
+        choices = "True, False or None" if optional else "True or False"
+        raise TypeError(f"{name} is {value!r}; expected {choices}")
+
+
+def check_mapping(value: Any, name: str, entries: str) -> None:
+    """Refuses what is neither a dict nor None.
+
+    Args:
+        value: to be checked.
+        name: what it is, for the message.
+        entries: what the dict holds, e.g. "{name: tensor}".
+
+    Raises:
+        TypeError: it is something else.
+    """
+    if value is not None and not isinstance(value, Mapping):
+        raise TypeError(f"{name} is a {type(value).__name__}; expected {entries}")
+
+
+def check_name(value: Any, name: str) -> None:
+    """Refuses what is no string.
+
+    Raises:
+        TypeError: it is something else.
+    """
+    if not isinstance(value, str):
+        raise TypeError(f"{name} is {value!r}; expected a string")
+
+
+def check_array(value: Any, what: str, dtypes: tuple[torch.dtype, ...], least: int) -> None:
+    """Refuses what is no tensor of one dimension and of one of the dtypes, and so long.
+
+    Raises:
+        TypeError: not a tensor, or of another dtype.
+        ValueError: of other dimensions, or too short.
+    """
+    wanted = " or ".join(str(dtype) for dtype in dtypes)
+    if not isinstance(value, torch.Tensor):
+        raise TypeError(f"{what} is a {type(value).__name__}; expected a torch.Tensor of {wanted}")
+    if value.dtype not in dtypes:
+        raise TypeError(f"{what} has dtype {value.dtype}; expected {wanted}")
+    if value.dim() != 1 or len(value) < least:
+        raise ValueError(
+            f"{what} has shape {tuple(value.shape)}; expected one dimension, {least} or more long"
+        )
+
+
+def check_values(tensor: torch.Tensor, what: str) -> None:
+    """Refuses a tensor that has a shape and no values, where these are to be read.
+
+    Raises:
+        ValueError: the tensor is on the device meta.
+    """
+    if tensor.is_meta:
+        raise ValueError(
+            f"{what}: got a tensor on the device meta, which holds no values; expected one on the "
+            "CPU or a GPU"
+        )
 
 
 def check_ids(ids: torch.Tensor, count: int, what: str, dtype: torch.dtype) -> torch.Tensor:
@@ -21,7 +120,7 @@ def check_ids(ids: torch.Tensor, count: int, what: str, dtype: torch.dtype) -> t
 
     Raises:
         TypeError: ids are not a tensor of integers.
-        ValueError: ids are not 1-D.
+        ValueError: ids are not 1-D, or have no values.
         IndexError: an id is outside [0, count).
     """
     if not isinstance(ids, torch.Tensor):
@@ -30,6 +129,7 @@ def check_ids(ids: torch.Tensor, count: int, what: str, dtype: torch.dtype) -> t
         raise TypeError(f"{what}: got dtype {ids.dtype}; expected integers, e.g. {dtype}")
     if ids.dim() != 1:
         raise ValueError(f"{what}: got shape {tuple(ids.shape)}; expected one dimension")
+    check_values(ids, what)
     array = ids.detach().cpu().contiguous().numpy()
     if array.dtype == np.uint64 and len(array) and int(array.max()) > np.iinfo(np.int64).max:
         raise IndexError(f"{what}: id {int(array.max())} is outside [0, {count})")
@@ -43,3 +143,28 @@ def check_ids(ids: torch.Tensor, count: int, what: str, dtype: torch.dtype) -> t
         )
     wanted = np.int32 if dtype == torch.int32 else np.int64
     return torch.from_numpy(np.ascontiguousarray(array, dtype=wanted))
+
+
+def as_times(values: torch.Tensor, what: str) -> np.ndarray[Any, Any]:
+    """int64[n], of integers on the CPU.
+
+    Raises:
+        ValueError: a value is above all int64.
+    """
+    array: np.ndarray[Any, Any] = values.numpy()
+    if array.dtype == np.uint64 and len(array) and int(array.max()) > np.iinfo(np.int64).max:
+        raise ValueError(f"{what} has {int(array.max())}; expected times below 2**63")
+    return array.astype(np.int64, copy=False)
+
+
+def check_rows(value: Any, rows: int, what: str) -> None:
+    """Refuses what is no tensor of so many rows.
+
+    Raises:
+        TypeError: not a tensor.
+        ValueError: another number of rows.
+    """
+    if not isinstance(value, torch.Tensor):
+        raise TypeError(f"{what} is a {type(value).__name__}; expected a torch.Tensor")
+    if value.dim() == 0 or len(value) != rows:
+        raise ValueError(f"{what} has shape {tuple(value.shape)}; expected {rows} rows")

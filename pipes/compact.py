@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from hopline.pipes.checks import check_values
 from hopline.pipes.etypes import etype_str_to_tuple
 from hopline.pipes.relabel import HashNodeTable, NodeList
 from hopline.pipes.subgraph import CSCFormatBase
@@ -162,6 +163,11 @@ def compact_csc_format(
     times: dict[str, list[torch.Tensor]] = {}
     for kind, ids in nodes.items():
         time = given.get(kind, torch.empty(0, dtype=torch.int64, device=ids.device))
+        if not isinstance(time, torch.Tensor):
+            raise TypeError(
+                f"dst_timestamps{_of_type(kind)} are a {type(time).__name__}; expected a "
+                "torch.Tensor"
+            )
         if time.shape != ids.shape:
             raise ValueError(
                 f"dst_timestamps{_of_type(kind)} have shape {tuple(time.shape)}; expected one for "
@@ -237,6 +243,10 @@ def _array(tensor: torch.Tensor, what: str) -> np.ndarray[Any, Any]:
         raise TypeError(f"{what}: got dtype {tensor.dtype}; expected integers")
     if tensor.dim() != 1:
         raise ValueError(f"{what}: got shape {tuple(tensor.shape)}; expected one dimension")
+    check_values(tensor, what)
+    if tensor.dtype == torch.uint64 and bool((tensor.view(torch.int64) < 0).any()):
+        bad = max(tensor.tolist())
+        raise ValueError(f"{what}: id {bad} does not fit int64; expected ids below 2**63")
     if tensor.dtype != torch.int32:
         tensor = tensor.to(torch.int64)
     array: np.ndarray[Any, Any] = tensor.detach().cpu().contiguous().numpy()

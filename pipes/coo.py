@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from hopline.pipes.checks import check_ids
+from hopline.pipes.checks import check_flag, check_ids, check_mapping, check_rows
 from hopline.pipes.etypes import etype_str_to_tuple
-from hopline.pipes.graph import ORIGINAL_EDGE_ID, FusedCSCSamplingGraph, check_rows
+from hopline.pipes.graph import ORIGINAL_EDGE_ID, FusedCSCSamplingGraph
 from hopline.pipes.kernels import cpu
 
 __all__ = ["from_coo", "smallest_type_dtype"]
@@ -64,6 +64,9 @@ def from_coo(
     >>> g.indices.tolist(), g.edge_attributes["weight"].tolist()
     ([1, 2, 0, 0], [11, 12, 13, 10])
     """
+    check_mapping(node_attributes, "node_attributes", "{name: tensor}")
+    check_mapping(edge_attributes, "edge_attributes", "{name: tensor}")
+    check_flag(include_original_edge_id, "include_original_edge_id", optional=True)
     if isinstance(src, Mapping):
         if dst is not None or not isinstance(num_nodes, Mapping):
             raise TypeError(

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from hopline.pipes.checks import check_values
 from hopline.pipes.etypes import etype_str_to_tuple
 from hopline.pipes.features.buffers import empty_array
 from hopline.pipes.kernels import edges as kernels
@@ -147,6 +148,7 @@ def unlisted_edges(
             f"indptr has {len(indptr)} entries for {len(columns)} destinations; expected one more "
             "than destinations"
         )
+    check_values(listed, "edges to exclude")
     pairs = listed.to(torch.int64).cpu().numpy()
     kept_indptr = empty_array(len(indptr), np.int64)
     kept = empty_array(len(indices), np.int64)

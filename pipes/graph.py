@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from hopline.pipes.checks import as_times, check_array, check_mapping, check_name, check_rows
 from hopline.pipes.etypes import etype_str_to_tuple
 from hopline.pipes.hop import Hop, HopRule, sample_hop
 from hopline.pipes.kernels import cpu
@@ -42,6 +43,10 @@ class FusedCSCSamplingGraph:
         edge_type_to_id: `{"source:relation:destination": id}`, or None.
         node_attributes: `{name: tensor of num_nodes rows}`, or None.
         edge_attributes: `{name: tensor of num_edges rows in CSC order}`, or None.
+
+    Raises:
+        TypeError: an array is no tensor of its dtype, or attributes are not in a dict.
+        ValueError: an array is not of one dimension, or csc_indptr is empty.
     """
 
     def __init__(
@@ -57,6 +62,11 @@ class FusedCSCSamplingGraph:
         *,
         path: Path | None = None,
     ) -> None:
+        # What is in the arrays is the makers' matter.
+        check_array(csc_indptr, "csc_indptr", (torch.int64,), 1)
+        check_array(indices, "indices", (torch.int32, torch.int64), 0)
+        check_mapping(node_attributes, "node_attributes", "{name: tensor}")
+        check_mapping(edge_attributes, "edge_attributes", "{name: tensor}")
         self.csc_indptr = csc_indptr
         self.indices = indices
         self.node_type_offset = node_type_offset
@@ -68,7 +78,7 @@ class FusedCSCSamplingGraph:
         self._path = path
         self._loaded = self._tensors()
         # What kernels read in place of attributes, each with the tensor that it was made from.
-        self._arrays: dict[tuple[str, str, Any], tuple[torch.Tensor, Array]] = {}
+        self._arrays: dict[tuple[str, str, Any], tuple[torch.Tensor, int, Array]] = {}
         self._checked_indices: torch.Tensor | None = None
 
     @property
@@ -145,8 +155,10 @@ class FusedCSCSamplingGraph:
             value: tensor of num_nodes rows, in fused order.
 
         Raises:
+            TypeError: the name is no string, or the value no tensor.
             ValueError: wrong number of rows.
         """
+        check_name(name, "the attribute's name")
         check_rows(value, self.total_num_nodes, f"node attribute {name!r}")
         self.node_attributes = {**(self.node_attributes or {}), name: value}
 
@@ -158,8 +170,10 @@ class FusedCSCSamplingGraph:
             value: tensor of num_edges rows, in CSC order.
 
         Raises:
+            TypeError: the name is no string, or the value no tensor.
             ValueError: wrong number of rows.
         """
+        check_name(name, "the attribute's name")
         check_rows(value, self.total_num_edges, f"edge attribute {name!r}")
         self.edge_attributes = {**(self.edge_attributes or {}), name: value}
 
@@ -295,15 +309,19 @@ class FusedCSCSamplingGraph:
         Raises:
             KeyError: there is no such attribute.
             TypeError: its dtype is complex, or not of integers where dtype asks for them.
-            ValueError: it has more than one number a row, or another number of rows.
+            ValueError: it has more than one number a row, or another number of rows; or the
+                domain is neither.
         """
+        if domain not in ("node", "edge"):
+            raise ValueError(f"domain is {domain!r}; expected 'node' or 'edge'")
         attributes = self.node_attributes if domain == "node" else self.edge_attributes
         value = _attribute(attributes, name, domain)
-        assert value is not None
+        if value is None:
+            raise KeyError(f"no {domain} attribute None; the graph has {sorted(attributes or {})}")
         key = (domain, name, dtype)
         known = self._arrays.get(key)
-        if known is not None and known[0] is value:
-            return known[1]
+        if known is not None and known[0] is value and known[1] == value._version:
+            return known[2]
         rows = self.total_num_nodes if domain == "node" else self.total_num_edges
         check_rows(value, rows, f"{domain} attribute {name!r}")
         flat = value.detach().reshape(-1) if value.numel() == rows else value
@@ -321,10 +339,12 @@ class FusedCSCSamplingGraph:
             )
         if flat.dtype in (torch.float16, torch.bfloat16):
             flat = flat.float()
-        array: Array = flat.cpu().contiguous().numpy()
-        if dtype is not None:
-            array = array.astype(dtype, copy=False)
-        self._arrays[key] = (value, array)
+        flat = flat.cpu().contiguous()
+        if dtype is None:
+            array: Array = flat.numpy()
+        else:
+            array = as_times(flat, f"{domain} attribute {name!r}")
+        self._arrays[key] = (value, value._version, array)
         return array
 
     def check_indices(self) -> None:
@@ -416,22 +436,9 @@ def _attribute(
 ) -> torch.Tensor | None:
     if name is None:
         return None
-    if attributes is None or name not in attributes:
+    if attributes is None or not isinstance(name, str) or name not in attributes:
         raise KeyError(f"no {kind} attribute {name!r}; the graph has {sorted(attributes or {})}")
     return attributes[name]
-
-
-def check_rows(value: Any, rows: int, what: str) -> None:
-    """Refuses what is no tensor of so many rows.
-
-    Raises:
-        TypeError: not a tensor.
-        ValueError: another number of rows.
-    """
-    if not isinstance(value, torch.Tensor):
-        raise TypeError(f"{what} is a {type(value).__name__}; expected a torch.Tensor")
-    if value.dim() == 0 or len(value) != rows:
-        raise ValueError(f"{what} has shape {tuple(value.shape)}; expected {rows} rows")
 
 
 def fused_csc_sampling_graph(
@@ -473,7 +480,8 @@ def fused_csc_sampling_graph(
         raise ValueError("csc_indptr is empty; expected num_nodes + 1 entries")
     bad = int(cpu.first_bad_column(indptr.numpy(), num_edges))
     if bad >= 0 or indptr[0] != 0 or indptr[-1] != num_edges:
-        at = bad if bad >= 0 else (0 if indptr[0] != 0 else num_nodes)
+        # A column ends where the next one begins: that is the entry which does not fit.
+        at = 0 if indptr[0] != 0 else bad + 1 if bad >= 0 else num_nodes
         raise ValueError(
             f"csc_indptr is {int(indptr[at])} at {at}; expected entries that never descend, from "
             f"0 to {num_edges}, the length of indices"
@@ -517,6 +525,8 @@ def fused_csc_sampling_graph(
             )
         if type_per_edge.dtype in (torch.uint16, torch.uint32, torch.uint64):
             type_per_edge = type_per_edge.to(torch.int64)
+    check_mapping(node_attributes, "node_attributes", "{name: tensor}")
+    check_mapping(edge_attributes, "edge_attributes", "{name: tensor}")
     for name, value in (node_attributes or {}).items():
         check_rows(value, num_nodes, f"node attribute {name!r}")
     for name, value in (edge_attributes or {}).items():

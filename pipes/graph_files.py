@@ -19,7 +19,8 @@ from urllib.parse import quote
 import torch
 import yaml
 
-from hopline.pipes.graph import FusedCSCSamplingGraph, check_rows, check_types
+from hopline.pipes.checks import check_rows
+from hopline.pipes.graph import FusedCSCSamplingGraph, check_types
 from hopline.pipes.npy import read_npy, write_npy
 
 __all__ = ["GRAPH_FORMAT", "attribute_file", "load_graph", "save_graph", "write_graph_yaml"]

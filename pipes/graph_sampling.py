@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from hopline.pipes.checks import check_count
 from hopline.pipes.etypes import etype_str_to_tuple
 from hopline.pipes.minibatch import MiniBatch
 from hopline.pipes.random import draw_seed
@@ -55,8 +56,7 @@ def sample_once(
         fanouts = fanouts.tolist()
     if random_seed is None:
         random_seed = draw_seed()
-    if isinstance(random_seed, bool) or not isinstance(random_seed, int):
-        raise TypeError(f"random_seed is {random_seed!r}; expected an int, or None")
+    check_count(random_seed, "random_seed", None)
     stage = sampler([], graph, [fanouts], **options)
     stage.deduplicate = False
     extra = {} if pre_time_window is None else {"pre_time_window": pre_time_window}
@@ -100,12 +100,15 @@ def sample_negative_pairs(
 
     Returns:
         Integer[n * (1 + negative_ratio), 2].
+
+    Raises:
+        TypeError, ValueError, IndexError: as the sampler does.
     """
     from hopline.pipes.stages.negative import UniformNegativeSampler
 
     stage = UniformNegativeSampler([], graph, negative_ratio)
     seeds: Any = {edge_type: node_pairs} if edge_type else node_pairs
-    seed = draw_seed() if random_seed is None else random_seed
+    seed = draw_seed() if random_seed is None else check_count(random_seed, "random_seed", None)
     found: Any = stage(MiniBatch(seeds=seeds, key=(seed, 0, 0))).seeds
     pairs: torch.Tensor = found[edge_type] if edge_type else found
     return pairs

@@ -79,13 +79,14 @@ def sample_hop(
         node_ids: integer[n], the columns' original ids; they key the draws.
         rule: how to draw.
         times: int64[n], the columns' times: what is drawn is older. None: no restriction.
-        earliest: int64[n]: and newer than this. None: no restriction.
+        earliest: int64[n]: and no older than this. None: no restriction.
 
     Returns:
         The picks; `num_types` is the number of edge types.
 
     Raises:
-        ValueError: the graph's arrays are damaged, or a weight is negative, infinite or NaN.
+        ValueError: the graph's arrays are damaged, or a weight is negative, infinite, NaN or
+            beyond 1e-300 to 1e300.
         OverflowError: more than 2**30 picks.
     """
     indptr, indices = graph.csc_indptr.numpy(), graph.indices.numpy()
@@ -105,7 +106,7 @@ def sample_hop(
             f"one hop from {len(columns)} nodes would pick {total} edges, above {MAX_PICKS}; "
             "use a smaller batch_size or smaller fanouts"
         )
-    timed = times is not None and (rule.node_time_name or rule.edge_time_name) is not None
+    timed = times is not None
     if rule.prob_name is None and rule.layer is None and not timed:
         positions, neighbors = empty_array(total, np.int64), empty_array(total, indices.dtype)
         cpu.pick_neighbors(
@@ -181,7 +182,7 @@ def _pick_by_looking(
             edge = -1 - total
             raise ValueError(
                 f"edge attribute {rule.prob_name!r} is {weights[edge]} at edge {edge} (CSC order); "
-                "expected weights of 0 or more, finite"
+                "expected 0, or a weight from 1e-300 to 1e300"
             )
     return segments, positions[:total], neighbors[:total]
 

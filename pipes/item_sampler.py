@@ -10,6 +10,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
+from hopline.pipes.checks import check_count, check_flag
 from hopline.pipes.items import HeteroItemSet, ItemSet
 from hopline.pipes.kernels import cpu
 from hopline.pipes.minibatch import MiniBatch
@@ -31,6 +32,17 @@ def count_split(total: int, parts: int, part: int, batch_size: int) -> tuple[int
     whole, tail = divmod(rest, batch_size)
     extra = batch_size if part < whole else tail if part == whole else 0
     return rounds * batch_size + extra, rounds * part * batch_size + min(part * batch_size, rest)
+
+
+def check_part(value: int, name: str, parts: int) -> None:
+    """Refuses what is no number in [0, parts).
+
+    Raises:
+        TypeError: not an int.
+        ValueError: out of range.
+    """
+    if not 0 <= check_count(value, name, None) < parts:
+        raise ValueError(f"{name} is {value}; expected a {name} in [0, {parts})")
 
 
 def calculate_range(
@@ -62,9 +74,18 @@ def calculate_range(
         (first item, items assigned, items delivered); the items assigned to all workers of all
         ranks are [0, total), without overlap.
 
+    Raises:
+        TypeError: a number is no int.
+        ValueError: a number is out of range.
+
     >>> calculate_range(True, 15, 4, 3, 1, 0, 2, True, True)
     (12, 3, 2)
     """
+    check_count(total, "total")
+    check_count(batch_size, "batch_size", 1)
+    if distributed:
+        check_part(rank, "rank", check_count(num_replicas, "num_replicas", 1))
+        check_part(worker_id, "worker_id", max(check_count(num_workers, "num_workers"), 1))
     if not distributed:
         return 0, total, total // batch_size * batch_size if drop_last else total
     assigned, start = count_split(total, num_replicas, rank, batch_size)
@@ -93,22 +114,32 @@ def minibatcher_default(batch: Any, names: tuple[str, ...] | None) -> MiniBatch:
         names: one name a column.
 
     Raises:
-        ValueError: there are no names.
+        TypeError: names are not in a tuple or list.
+        ValueError: there are no names, or not one a column.
     """
     if names is None:
         raise ValueError(
             "the item set has no names, so its columns cannot be told apart; pass "
             "ItemSet(items, names=('seeds', 'labels')), or a minibatcher of your own"
         )
+    if isinstance(names, str):
+        raise TypeError(f"names is {names!r}; expected a tuple of strings")
     if isinstance(batch, dict):
         typed: dict[str, dict[str, Any]] = {name: {} for name in names}
         for kind, columns in batch.items():
-            columns = columns if isinstance(columns, tuple) else (columns,)
+            columns = _columns(columns, names)
             for name, column in zip(names, columns, strict=True):
                 typed[name][kind] = column
         return MiniBatch.from_columns(typed)
-    columns = batch if isinstance(batch, tuple) else (batch,)
+    columns = _columns(batch, names)
     return MiniBatch.from_columns(dict(zip(names, columns, strict=True)))
+
+
+def _columns(batch: Any, names: tuple[str, ...]) -> tuple[Any, ...]:
+    columns = batch if isinstance(batch, tuple) else (batch,)
+    if len(columns) != len(names):
+        raise ValueError(f"got {len(columns)} columns for the names {names}; expected as many")
+    return columns
 
 
 @lru_cache(maxsize=64)
@@ -122,9 +153,8 @@ def _round_keys(seed: int, epoch: int, total: int) -> np.ndarray[Any, Any]:
 
 
 def _flag(value: Any, name: str) -> bool:
-    if not isinstance(value, bool):
-        raise TypeError(f"{name} is {value!r}; expected True or False")
-    return value
+    check_flag(value, name)
+    return bool(value)
 
 
 class ItemSampler(Source):
@@ -205,10 +235,13 @@ class ItemSampler(Source):
 
         Raises:
             IndexError: index is outside [0, len(self)).
+            TypeError: a number is no int.
+            ValueError: epoch or seed is negative.
         """
-        if not 0 <= index < len(self):
+        check_count(epoch, "epoch")
+        if not 0 <= check_count(index, "index", None) < len(self):
             raise IndexError(f"mini-batch {index} of {len(self)}")
-        seed = self.seed if seed is None else seed
+        seed = self.seed if seed is None else check_count(seed, "seed")
         low = self._start + index * self.batch_size
         high = min(low + self.batch_size, self._start + self._output)
         items: Any
@@ -258,6 +291,7 @@ class DistributedItemSampler(ItemSampler):
 
     Raises:
         RuntimeError: ranks are to be asked for, and no process group is initialised.
+        TypeError: num_replicas or rank is no int.
         ValueError: rank is not in [0, num_replicas), or a seed is missing without a process group.
     """
 
@@ -286,8 +320,7 @@ class DistributedItemSampler(ItemSampler):
                     "first, or pass num_replicas and rank"
                 )
             num_replicas, rank = dist.get_world_size(), dist.get_rank()
-        if not 0 <= rank < num_replicas:
-            raise ValueError(f"rank is {rank}; expected a rank in [0, {num_replicas})")
+        check_part(rank, "rank", check_count(num_replicas, "num_replicas", None))
         self.drop_uneven_inputs = _flag(drop_uneven_inputs, "drop_uneven_inputs")
         self.num_replicas = num_replicas
         self.rank = rank

@@ -120,7 +120,10 @@ class ItemSet:
     def _check_names(self, names: str | Sequence[str] | None) -> tuple[str, ...] | None:
         if names is None:
             return None
-        names = (names,) if isinstance(names, str) else tuple(names)
+        names = (names,) if isinstance(names, str) else names
+        if not isinstance(names, Sequence):
+            raise TypeError(f"names is {names!r}; expected a string, or a tuple of strings")
+        names = tuple(names)
         for name in names:
             if not isinstance(name, str):
                 raise TypeError(f"a column name is {name!r}; expected a string")
@@ -196,7 +199,7 @@ class HeteroItemSet:
 
     Raises:
         TypeError: a key is not a string or a value not an ItemSet.
-        ValueError: no item set is given, or their names differ.
+        ValueError: no item set is given, or their names or numbers of columns differ.
 
     >>> h = HeteroItemSet({"user": ItemSet(2, "seeds"), "item": ItemSet(3, "seeds")})
     >>> len(h), h[1:4]
@@ -217,6 +220,9 @@ class HeteroItemSet:
         names = {key: value.names for key, value in itemsets.items()}
         if len(set(names.values())) > 1:
             raise ValueError(f"item sets are named {names}; expected the same names for all")
+        columns = {key: value.num_items for key, value in itemsets.items()}
+        if len(set(columns.values())) > 1:
+            raise ValueError(f"item sets have columns {columns}; expected as many in all")
         self._itemsets = dict(itemsets)
         self._keys = list(itemsets)
         self._offsets = np.cumsum([0] + [len(s) for s in itemsets.values()])

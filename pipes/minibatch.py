@@ -8,11 +8,11 @@ from typing import Any
 
 import torch
 
-from hopline.pipes.move import move
+from hopline.pipes.move import check_device, move
 from hopline.pipes.pinning import is_pinned
 from hopline.pipes.subgraph import Block, SampledSubgraph
 
-__all__ = ["MiniBatch"]
+__all__ = ["MiniBatch", "check_minibatch"]
 
 Value = torch.Tensor | dict[str, torch.Tensor]
 
@@ -51,7 +51,17 @@ class MiniBatch:
 
     @classmethod
     def from_columns(cls, columns: dict[str, Any]) -> MiniBatch:
-        """A mini-batch of named columns; unknown names go to `extra`."""
+        """A mini-batch of named columns; unknown names go to `extra`.
+
+        Raises:
+            TypeError: not a dict by strings.
+            ValueError: a name is one that mini-batches use for something else.
+        """
+        if not isinstance(columns, dict):
+            raise TypeError(f"columns are a {type(columns).__name__}; expected {{name: column}}")
+        for name in columns:
+            if not isinstance(name, str):
+                raise TypeError(f"a column name is {name!r}; expected a string")
         reserved = {"key", "extra"}
         known = {f.name for f in dataclasses.fields(cls)} - reserved
         if taken := (set(dir(cls)) | reserved) & set(columns) - known:
@@ -101,7 +111,10 @@ class MiniBatch:
 
         Raises:
             IndexError: there is no such hop.
+            TypeError: layer_id is no int.
         """
+        if isinstance(layer_id, bool) or not isinstance(layer_id, int):
+            raise TypeError(f"layer_id is {layer_id!r}; expected an int")
         if not 0 <= layer_id < self.num_layers():
             raise IndexError(f"layer {layer_id} of a mini-batch with {self.num_layers()} hops")
         assert self.sampled_subgraphs is not None
@@ -156,7 +169,11 @@ class MiniBatch:
 
         Returns:
             This mini-batch.
+
+        Raises:
+            ValueError: there is no such device.
         """
+        device = check_device(device, pinned=True)
         for f in dataclasses.fields(self):
             if f.name != "key":
                 setattr(self, f.name, move(getattr(self, f.name), device, non_blocking))
@@ -169,6 +186,21 @@ class MiniBatch:
             if f.name != "key" and value is not None and value != {}:
                 parts.append(f"{f.name}={_short(value)}")
         return f"MiniBatch({', '.join(parts)})"
+
+
+def check_minibatch(minibatch: Any, what: str) -> MiniBatch:
+    """Refuses what is no mini-batch.
+
+    Args:
+        minibatch: to be checked.
+        what: who takes it, for the message.
+
+    Raises:
+        TypeError: it is something else.
+    """
+    if not isinstance(minibatch, MiniBatch):
+        raise TypeError(f"{what} got a {type(minibatch).__name__}; expected a MiniBatch")
+    return minibatch
 
 
 def _short(value: Any) -> str:

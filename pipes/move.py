@@ -8,7 +8,37 @@ from typing import Any
 
 import torch
 
-__all__ = ["move", "move_fields"]
+__all__ = ["check_device", "move", "move_fields"]
+
+
+def check_device(device: Any, *, pinned: bool = False) -> Any:
+    """The device as torch knows it, or "pinned".
+
+    Args:
+        device: a torch device, its name, or the number of a GPU.
+        pinned: whether "pinned" will do too.
+
+    Raises:
+        ValueError: there is no such device, or torch finds no such GPU.
+    """
+    if pinned and isinstance(device, str) and device == "pinned":
+        return device
+    if not isinstance(device, torch.device):
+        try:
+            if isinstance(device, bool) or not isinstance(device, str | int):
+                raise TypeError
+            device = (
+                torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
+            )
+        except (RuntimeError, TypeError) as error:
+            raise ValueError(f"device is {device!r}; expected a torch device") from error
+    if device.type == "cuda":
+        count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        if (device.index or 0) >= count:
+            raise ValueError(
+                f"device is {str(device)!r}, but torch finds {count or 'no'} GPUs here"
+            )
+    return device
 
 
 def move(value: Any, device: torch.device | str, non_blocking: bool = False) -> Any:
@@ -52,7 +82,12 @@ def move(value: Any, device: torch.device | str, non_blocking: bool = False) -> 
 
 
 def move_fields(value: Any, device: torch.device | str, non_blocking: bool = False) -> Any:
-    """A copy of a dataclass's object with every field moved."""
+    """A copy of a dataclass's object with every field moved.
+
+    Raises:
+        ValueError: there is no such device.
+    """
+    device = check_device(device, pinned=True)
     other = copy.copy(value)
     for field in dataclasses.fields(value):
         moved = move(getattr(value, field.name), device, non_blocking)

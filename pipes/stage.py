@@ -271,8 +271,12 @@ class Chain(BaseNode[MiniBatch]):
         """Appends a stage of your own: `chain.pipe(MyStage, x)` is `MyStage(chain, x)`.
 
         Raises:
-            TypeError: the call does not give a Stage.
+            TypeError: stage cannot be called, or the call does not give a Stage.
         """
+        if not callable(stage):
+            raise TypeError(
+                f"stage is {stage!r}; expected a Stage class, or a function that makes one"
+            )
         made = stage(self, *args, **kwargs)
         if not isinstance(made, Stage):
             raise TypeError(f"{stage!r} made a {type(made).__name__}; expected a hopline Stage")

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from hopline.pipes.checks import check_count
 from hopline.pipes.edges import Edges, check_edges, unlisted_edges
 from hopline.pipes.etypes import etype_str_to_tuple
 from hopline.pipes.features.rows import gather
@@ -20,6 +21,19 @@ __all__ = ["Block", "CSCFormatBase", "PyGLayerData", "SampledSubgraph", "Sampled
 Ids = torch.Tensor | dict[str, torch.Tensor]
 
 
+def _check_arrays(indptr: Any, indices: Any) -> None:
+    if not isinstance(indptr, torch.Tensor) or not isinstance(indices, torch.Tensor):
+        raise TypeError(
+            f"indptr is a {type(indptr).__name__}, indices a {type(indices).__name__}; expected "
+            "two torch.Tensors"
+        )
+    for name, value in (("indptr", indptr), ("indices", indices)):
+        if value.is_floating_point() or value.is_complex() or value.dtype == torch.bool:
+            raise TypeError(f"{name} has dtype {value.dtype}; expected integers")
+        if value.dim() != 1:
+            raise ValueError(f"{name} has shape {tuple(value.shape)}; expected one dimension")
+
+
 @dataclass(slots=True)
 class CSCFormatBase:
     """Edges of one type: the sources of column i are `indices[indptr[i]:indptr[i + 1]]`.
@@ -29,19 +43,16 @@ class CSCFormatBase:
         indices: integer[num_edges]. Positions in the source list once relabelled.
 
     Raises:
-        TypeError: not two tensors.
-        ValueError: the last pointer is not the number of edges (looked at on the CPU only).
+        TypeError: not two tensors of integers.
+        ValueError: not of one dimension, or the last pointer is not the number of edges (looked at
+            on the CPU only).
     """
 
     indptr: torch.Tensor
     indices: torch.Tensor
 
     def __post_init__(self) -> None:
-        if not isinstance(self.indptr, torch.Tensor) or not isinstance(self.indices, torch.Tensor):
-            raise TypeError(
-                f"indptr is a {type(self.indptr).__name__}, indices a "
-                f"{type(self.indices).__name__}; expected two torch.Tensors"
-            )
+        _check_arrays(self.indptr, self.indices)
         if self.indptr.device.type != "cpu":
             return  # a look would wait for the device
         if len(self.indptr) == 0 or int(self.indptr[-1]) != len(self.indices):
@@ -247,8 +258,10 @@ def _edge_index(csc: CSCFormatBase) -> torch.Tensor:
 
 def _check_rows(x: Any, rows: Any, kind: str | None) -> None:
     where = "" if kind is None else f" of type {kind!r}"
-    if not isinstance(x, torch.Tensor) or x.dim() == 0:
+    if not isinstance(x, torch.Tensor):
         raise ValueError(f"x{where} is a {type(x).__name__}; expected one row for each source")
+    if x.dim() == 0:
+        raise ValueError(f"x{where} has shape (); expected one row for each source")
     if rows is not None and len(x) != len(_of(rows, kind)):
         raise ValueError(f"x{where} has {len(x)} rows for {len(_of(rows, kind))} sources")
 
@@ -276,6 +289,11 @@ class Block:
         num_src: number of source rows.
         num_dst: number of destination rows.
         original_edge_ids: int64[num_edges], as in `SampledSubgraph`.
+
+    Raises:
+        TypeError: not two tensors of integers, or a number of rows is no int.
+        ValueError: not of one dimension, a number of rows is negative, or there is not one pointer
+            more than destinations.
     """
 
     indptr: torch.Tensor
@@ -283,6 +301,15 @@ class Block:
     num_src: int
     num_dst: int
     original_edge_ids: torch.Tensor | None = None
+
+    def __post_init__(self) -> None:
+        _check_arrays(self.indptr, self.indices)
+        check_count(self.num_src, "num_src")
+        if len(self.indptr) != check_count(self.num_dst, "num_dst") + 1:
+            raise ValueError(
+                f"indptr has shape {tuple(self.indptr.shape)} for {self.num_dst} destinations; "
+                "expected one entry more"
+            )
 
     def num_src_nodes(self) -> int:
         """Number of source rows."""

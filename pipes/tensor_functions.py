@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
+from hopline.pipes.checks import check_count, check_values
 from hopline.pipes.features.rows import gather
 from hopline.pipes.kernels import cpu
 
@@ -66,6 +69,7 @@ def index_select(tensor: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
     if tensor.dim() == 0:
         raise ValueError("tensor has no dimension; expected one row or more along the first")
     _check_integers(index, "index")
+    check_values(index, "index")
     rows = len(tensor)
     if index.dtype == torch.uint64 and bool((index.view(torch.int64) < 0).any()):
         raise IndexError(f"index has values above 2**63; the tensor has {rows} rows")
@@ -117,11 +121,13 @@ def expand_indptr(
     [7, 7, 9, 9, 9]
     """
     degrees = _degrees(indptr, output_size)
+    _check_dtype(dtype)
     if node_ids is None:
         node_ids = torch.arange(len(degrees), dtype=dtype or indptr.dtype, device=indptr.device)
     elif not isinstance(node_ids, torch.Tensor) or node_ids.shape != degrees.shape:
         shape = tuple(node_ids.shape) if isinstance(node_ids, torch.Tensor) else node_ids
         raise ValueError(f"node_ids are {shape!r}; expected one for each of {len(degrees)} columns")
+    _check_device(indptr, node_ids, "node_ids")
     if dtype is not None:
         node_ids = node_ids.to(dtype)
     return torch.repeat_interleave(node_ids, degrees, output_size=output_size)
@@ -154,6 +160,7 @@ def indptr_edge_ids(
     [10, 11, 30, 31, 32]
     """
     degrees = _degrees(indptr, output_size)
+    _check_dtype(dtype)
     starts = indptr[:-1].to(torch.int64)
     if offset is not None:
         _check_integers(offset, "offset")
@@ -161,6 +168,7 @@ def indptr_edge_ids(
             raise ValueError(
                 f"offset has {len(offset)} entries; expected one for each of {len(degrees)} columns"
             )
+        _check_device(indptr, offset, "offset")
         starts = starts - offset.to(torch.int64)
         dtype = dtype or offset.dtype
     starts = torch.repeat_interleave(starts, degrees, output_size=output_size)
@@ -172,6 +180,8 @@ def indptr_edge_ids(
 def _degrees(indptr: torch.Tensor, output_size: int | None) -> torch.Tensor:
     """int64[n], edges of each column."""
     _check_integers(indptr, "indptr")
+    if output_size is not None:
+        check_count(output_size, "output_size")
     if len(indptr) == 0:
         raise ValueError("indptr is empty; expected one entry more than there are columns")
     degrees = torch.diff(_wide(indptr))
@@ -187,6 +197,19 @@ def _degrees(indptr: torch.Tensor, output_size: int | None) -> torch.Tensor:
     if output_size is not None and output_size != total:
         raise ValueError(f"output_size is {output_size}; indptr counts {total} edges")
     return degrees
+
+
+def _check_dtype(dtype: Any) -> None:
+    if dtype is not None and not isinstance(dtype, torch.dtype):
+        raise TypeError(f"dtype is {dtype!r}; expected a torch.dtype, or None")
+
+
+def _check_device(indptr: torch.Tensor, value: torch.Tensor, name: str) -> None:
+    if value.device != indptr.device:
+        raise ValueError(
+            f"indptr is on {indptr.device}, {name} on {value.device}; expected one device: move "
+            "the one to the other"
+        )
 
 
 def _check_integers(value: torch.Tensor, name: str) -> None:

@@ -109,7 +109,7 @@ def fanout_lists(draw, graph: twins.Graph, replace: bool, max_hops=3) -> list[li
 
 # Of each dtype: nothing, small, large, the smallest and the largest.
 WEIGHTS: dict[torch.dtype, list[Any]] = {
-    torch.float64: [0.0, 1.0, 0.5, 3.25, 1e-300, 1e300, 5e-324, -0.0],
+    torch.float64: [0.0, 1.0, 0.5, 3.25, 1e-300, 1e300, 1e-200, -0.0],
     torch.float32: [0.0, 1.0, 0.3, 7.0, 1e-45, 3e38],
     torch.float16: [0.0, 1.0, 0.1, 6e-8, 65504.0],
     torch.bfloat16: [0.0, 1.0, 0.1, 1e-38, 3e38],

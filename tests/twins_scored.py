@@ -92,12 +92,12 @@ def variate(key: tuple[int, int, int], hop: int, layer: tuple[bool, int], source
     shared, k = layer
     hop = 0 if shared else hop
     if k < 1:
-        return fold(seed, LAYER, 0, hop, source)
+        return fold(seed, LAYER, hop, source)
     period, step = index // k, index % k
-    switch = fold(seed, LAYER, epoch, period, 1, hop, source)
+    switch = fold(seed, LAYER, epoch, -1, hop, source)
     if step and switch < step * 2**64 // k:
         period += 1
-    return fold(seed, LAYER, epoch, period, 0, hop, source)
+    return fold(seed, LAYER, epoch, period, hop, source)
 
 
 def draw_by_weight(stream: int, weights: list[float], count: int) -> list[int]:

@@ -161,9 +161,8 @@ def shared_attributes(
         TypeError: wanted is a string or holds something else.
         ValueError: a name was asked for that some type lacks or that differs between types.
     """
-    if isinstance(wanted, str) or not (
-        wanted is None or all(isinstance(name, str) for name in wanted)
-    ):
+    listed = isinstance(wanted, Collection) and not isinstance(wanted, str)
+    if wanted is not None and not (listed and all(isinstance(name, str) for name in wanted)):
         raise TypeError(f"{domain}_attributes is {wanted!r}; expected a list of names, or None")
     names = list(dict.fromkeys(name for values in found.values() for name in values))
     taken: dict[str, dict[str, torch.Tensor]] = {}

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from hopline.pipes.checks import check_values
 from hopline.pipes.converters.common import edges_by_type
 from hopline.pipes.coo import from_coo
 from hopline.pipes.etypes import etype_str_to_tuple
@@ -74,6 +75,7 @@ def _size(ids: torch.Tensor) -> int:
 
 def _pairs(edges: Any, what: str) -> tuple[torch.Tensor, torch.Tensor]:
     if isinstance(edges, torch.Tensor):
+        check_values(edges, what)
         tensor = edges.cpu()
     else:
         try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
+import numpy as np
 import torch
 
 from hopline.pipes.converters.common import (
@@ -47,7 +48,7 @@ def from_pyg(
         The graph, with types if data is a HeteroData, in their order there.
 
     Raises:
-        TypeError: data is neither.
+        TypeError: data is neither, or a number of nodes no int.
         ValueError: there is no edge_index, a number of nodes is unknown, an attribute that was
             asked for is not of all types alike, or a name has ":".
     """
@@ -89,6 +90,8 @@ def _num_nodes(store: Any, kind: str) -> int:
     count = getattr(store, "num_nodes", None)
     if count is None:
         raise ValueError(f"num_nodes of {kind or 'data'!r} is unknown; set it")
+    if not isinstance(count, int | np.integer | torch.Tensor):
+        raise TypeError(f"num_nodes of {kind or 'data'!r} is {count!r}; expected an int")
     return int(count)
 
 

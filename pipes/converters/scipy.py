@@ -33,7 +33,8 @@ def from_scipy(
         The graph. Entries given twice are parallel edges.
 
     Raises:
-        TypeError: not a sparse matrix, or one of values that torch has no type for.
+        TypeError: value_name is no string; or not a sparse matrix, or one of values that torch
+            has no type for.
         ValueError: not square, or two matrices disagree about the number of nodes of a type.
 
     >>> from scipy.sparse import coo_array
@@ -41,6 +42,8 @@ def from_scipy(
     >>> g.indices.tolist(), g.csc_indptr.tolist(), g.edge_attributes["weight"].tolist()
     ([0, 1], [0, 0, 0, 2], [0.5, 2.0])
     """
+    if value_name is not None and not isinstance(value_name, str):
+        raise TypeError(f"value_name is {value_name!r}; expected a string, or None")
     if not isinstance(matrix, Mapping):
         src, dst, values, shape = _entries(matrix, "matrix")
         if shape[0] != shape[1]:

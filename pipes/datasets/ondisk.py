@@ -40,6 +40,9 @@ class OnDiskTask(Task):
         train_set: an item set, None, or a function that returns one.
         validation_set: likewise.
         test_set: likewise.
+
+    Raises:
+        TypeError: an argument is of another kind.
     """
 
     def __init__(
@@ -49,12 +52,22 @@ class OnDiskTask(Task):
         validation_set: ItemSource,
         test_set: ItemSource,
     ) -> None:
+        if not isinstance(metadata, dict):
+            raise TypeError(f"metadata is a {type(metadata).__name__}; expected a dict")
         self._metadata = metadata
         self._sources: dict[str, ItemSource] = {
             "train_set": train_set,
             "validation_set": validation_set,
             "test_set": test_set,
         }
+        for name, source in self._sources.items():
+            if not (
+                source is None or callable(source) or isinstance(source, ItemSet | HeteroItemSet)
+            ):
+                raise TypeError(
+                    f"{name} is a {type(source).__name__}; expected an ItemSet, a HeteroItemSet, "
+                    "None, or a function that returns one"
+                )
         self._read: dict[str, AnyItemSet | None] = {}
 
     def _get(self, name: str) -> AnyItemSet | None:

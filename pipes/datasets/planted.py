@@ -135,7 +135,8 @@ def planted_partition(
         The data set, in memory.
 
     Raises:
-        TypeError: num_nodes, num_classes, feature_dim or seed is not an integer.
+        TypeError: num_nodes, num_classes, feature_dim or seed is not an integer, another argument
+            no number, or split no sequence.
         ValueError: an argument is out of its range.
         FileExistsError: path holds something.
 
@@ -150,10 +151,14 @@ def planted_partition(
     _in_range("avg_degree", avg_degree, 0.0, float("inf"))
     _in_range("homophily", homophily, 0.0, 1.0)
     _in_range("feature_noise", feature_noise, 0.0, float("inf"))
+    if degree_exponent is not None:
+        _check_number("degree_exponent", degree_exponent)
     if degree_exponent is not None and not 2.0 < degree_exponent < float("inf"):
         raise ValueError(
             f"degree_exponent is {degree_exponent}; expected a number above 2, or None"
         )
+    if not isinstance(split, Sequence) or isinstance(split, str):
+        raise TypeError(f"split is {split!r}; expected three shares, e.g. (0.6, 0.2, 0.2)")
     if len(split) != len(SETS) or min(split) < 0 or not sum(split) <= 1 + 1e-9:
         raise ValueError(
             f"split is {split}; expected three shares, of 0 or more, that add up to at most 1"
@@ -331,7 +336,13 @@ def _integer(name: str, value: int, low: int) -> int:
     return int(value)
 
 
+def _check_number(name: str, value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float | np.number):
+        raise TypeError(f"{name} is {value!r}; expected a number")
+
+
 def _in_range(name: str, value: float, low: float, high: float) -> None:
+    _check_number(name, value)
     if not low <= value <= high or value == float("inf"):
         limit = f"from {low:g} to {high:g}" if high < float("inf") else f"of {low:g} or more"
         raise ValueError(f"{name} is {value}; expected a number {limit}")

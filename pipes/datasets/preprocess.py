@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
+from hopline.pipes.checks import check_count, check_flag
 from hopline.pipes.datasets import location
 from hopline.pipes.datasets.features import store_feature
 from hopline.pipes.datasets.fingerprint import difference, fingerprint, resolve_inputs
@@ -105,10 +106,15 @@ def preprocess_ondisk_dataset(
     Raises:
         MetadataError: the data set is described wrongly, or a file is not as described; a
             ValueError that names the YAML file and the key.
+        TypeError: an argument is of wrong kind.
         NotADirectoryError: there is no such folder.
         TimeoutError: another process took too long.
         OSError: e.g. the disk is full; an older result is left as it was.
     """
+    check_flag(include_original_edge_id, "include_original_edge_id", optional=True)
+    check_flag(force_preprocess, "force_preprocess", optional=True)
+    check_flag(auto_cast_to_optimal_dtype, "auto_cast_to_optimal_dtype")
+    check_count(max_memory, "max_memory", None)
     root = Path(dataset_dir).expanduser().resolve()
     if not root.is_dir():
         raise NotADirectoryError(

@@ -168,7 +168,7 @@ def bytes_to_number_of_items(cache_capacity_in_bytes: int, single_item: torch.Te
     """How many items take up that many bytes, rounded up; 0 for items without bytes.
 
     Raises:
-        TypeError: the capacity is no int.
+        TypeError: the capacity is no int, or the item no tensor.
         ValueError: it is negative.
 
     >>> bytes_to_number_of_items(1001, torch.zeros(1, 25))
@@ -179,6 +179,8 @@ def bytes_to_number_of_items(cache_capacity_in_bytes: int, single_item: torch.Te
         raise TypeError(f"cache size in bytes is {size!r}; expected an int")
     if size < 0:
         raise ValueError(f"cache size in bytes is {size}; expected 0 or more")
+    if not isinstance(single_item, torch.Tensor):
+        raise TypeError(f"single_item is a {type(single_item).__name__}; expected a torch.Tensor")
     return -(-size // single_item.nbytes) if single_item.nbytes else 0
 
 

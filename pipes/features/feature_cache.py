@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from hopline.pipes.checks import check_ids
+from hopline.pipes.checks import check_ids, check_values
 from hopline.pipes.features.buffers import empty
 from hopline.pipes.features.policies import CacheIndex, Request
 from hopline.pipes.kernels import cache_rows
@@ -126,10 +126,13 @@ class FeatureCache:
             offset: what to add to the keys.
 
         Raises:
+            TypeError: an argument is no tensor of the right kind.
             ValueError: the shapes or the dtype do not fit.
         """
         ids = _checked_keys(keys, offset)
         values = self._checked(values, len(ids), "values have")
+        if offsets is not None and not isinstance(offsets, torch.Tensor):
+            raise TypeError(f"offsets: got a {type(offsets).__name__}; expected a torch.Tensor")
         if offsets is not None and offsets.shape != (len(ids),):
             raise ValueError(
                 f"offsets has shape {tuple(offsets.shape)}; expected {len(ids)}, one for each key"
@@ -158,8 +161,11 @@ class FeatureCache:
             Tensor of shape [n, *row].
 
         Raises:
+            TypeError: reader_fn is no function, or gave no tensor.
             ValueError: what reader_fn gave has another shape or dtype.
         """
+        if not callable(reader_fn):
+            raise TypeError(f"reader_fn is a {type(reader_fn).__name__}; expected a function")
         ids = _checked_keys(keys, offset)
         request, out = self._take(ids, offset)
         if len(request.missing) == 0 and out is not None:
@@ -199,6 +205,7 @@ class FeatureCache:
                 f"the cache {what} {rows.dtype} of shape {tuple(rows.shape)}; expected {self.dtype}"
                 f" of shape {(count, *self.row_shape)}"
             )
+        check_values(rows, "rows for the cache")
         return rows.detach().to(self._device()).contiguous()
 
     def _store(

@@ -21,6 +21,7 @@ from hopline.pipes.features.cached import (
 from hopline.pipes.features.feature import Feature
 from hopline.pipes.features.feature_cache import FeatureCache, as_bytes
 from hopline.pipes.features.policies import Request
+from hopline.pipes.move import check_device
 
 __all__ = ["GPUCachedFeature", "GPUFeatureCache", "gpu_cached_feature"]
 
@@ -63,6 +64,7 @@ class GPUFeatureCache(FeatureCache):
                     "cpu_cached_feature, or name a device"
                 )
             device = torch.device("cuda", torch.cuda.current_device())
+        device = check_device(device)
         self._rows = torch.empty(self.capacity, self.row_bytes, dtype=torch.uint8, device=device)
         # The last use of the rows: kernels of another stream wait for it on the device.
         self._last_use: torch.cuda.Event | None = None

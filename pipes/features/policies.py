@@ -64,7 +64,7 @@ class CacheIndex:
     """
 
     def __init__(self, capacity: int, policy: str, hot_keys: Array | None = None) -> None:
-        if policy not in POLICIES:
+        if not isinstance(policy, str) or policy not in POLICIES:
             raise ValueError(f"policy is {policy!r}; expected one of {list(POLICIES)}")
         if not 0 <= capacity <= MAX_CAPACITY:
             raise ValueError(f"the cache has {capacity} rows; expected 0 to {MAX_CAPACITY}")

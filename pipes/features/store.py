@@ -8,16 +8,23 @@ from typing import Any
 
 import torch
 
+from hopline.pipes.checks import check_mapping
 from hopline.pipes.features.disk import DiskBasedFeature
 from hopline.pipes.features.feature import Feature, FeatureKey, FeatureStore
 from hopline.pipes.features.tensor import TorchBasedFeature
+from hopline.pipes.move import check_device
 from hopline.pipes.npy import read_npy
 
 __all__ = ["BasicFeatureStore", "TorchBasedFeatureStore"]
 
 
+ENTRY = ("domain", "type", "name", "path", "in_memory", "format")
+FORMATS = ("numpy", "torch")
+
+
 def _key(key: Any) -> FeatureKey:
-    if not isinstance(key, tuple) or len(key) != 3:
+    fits = isinstance(key, tuple) and len(key) == 3
+    if not fits or not all(isinstance(part, str) for part in (key[0], key[1] or "", key[2])):
         raise TypeError(f"feature key is {key!r}; expected (domain, type or None, name)")
     return FeatureKey(*key)
 
@@ -38,6 +45,9 @@ class BasicFeatureStore(FeatureStore):
 
     def __init__(self, features: Mapping[tuple[str, str | None, str], Feature]) -> None:
         self._features: dict[FeatureKey, Feature] = {}
+        if features is None:
+            raise TypeError("features is None; expected {(domain, type, name): Feature}")
+        check_mapping(features, "features", "{(domain, type, name): Feature}")
         for key, feature in features.items():
             self[key] = feature
 
@@ -69,7 +79,9 @@ class BasicFeatureStore(FeatureStore):
 
         Raises:
             TypeError: a feature cannot be moved.
+            ValueError: there is no such device.
         """
+        device = check_device(device, pinned=True)
         moved = BasicFeatureStore({})
         for key, feature in self._features.items():
             if not hasattr(feature, "to"):
@@ -108,12 +120,22 @@ class TorchBasedFeatureStore(BasicFeatureStore):
             format "torch", tensor files.
 
     Raises:
+        TypeError: not entries of that kind.
         FileNotFoundError, ValueError: a file is missing, or no array of rows.
     """
 
     def __init__(self, feat_data: Iterable[Any]) -> None:
         super().__init__({})
+        if isinstance(feat_data, str | bytes) or not isinstance(feat_data, Iterable):
+            raise TypeError(
+                f"feat_data is a {type(feat_data).__name__}; expected a list of entries"
+            )
         for spec in feat_data:
+            if missing := [name for name in ENTRY if not hasattr(spec, name)]:
+                raise TypeError(
+                    f"an entry of feat_data is a {type(spec).__name__}; expected an entry with "
+                    f"{', '.join(missing)}"
+                )
             key = (_plain(spec.domain), spec.type, spec.name)
             if key in self:
                 raise ValueError(f"feature {key} is listed twice")
@@ -127,6 +149,10 @@ def _plain(value: Any) -> Any:
 
 
 def _open(spec: Any, extra: dict[str, Any]) -> Feature:
+    if _plain(spec.format) not in FORMATS:
+        raise ValueError(
+            f"{spec.path}: format is {_plain(spec.format)!r}; expected one of {FORMATS}"
+        )
     if _plain(spec.format) == "torch":
         if not spec.in_memory:
             raise ValueError(

@@ -7,10 +7,10 @@ from typing import Any
 
 import torch
 
-from hopline.pipes.checks import check_ids
+from hopline.pipes.checks import check_ids, check_mapping, check_values
 from hopline.pipes.features.feature import Feature
 from hopline.pipes.features.rows import gather
-from hopline.pipes.move import move
+from hopline.pipes.move import check_device, move
 
 __all__ = ["TorchBasedFeature"]
 
@@ -23,7 +23,7 @@ class TorchBasedFeature(Feature):
         metadata: what else is known of it.
 
     Raises:
-        TypeError: not a tensor.
+        TypeError: not a dense tensor, or metadata is no dict.
         ValueError: fewer than two dimensions.
 
     >>> feature = TorchBasedFeature(torch.arange(6).view(3, 2))
@@ -36,6 +36,12 @@ class TorchBasedFeature(Feature):
             raise TypeError(
                 f"torch_feature is a {type(torch_feature).__name__}; expected a torch.Tensor"
             )
+        if torch_feature.layout != torch.strided:
+            raise TypeError(
+                f"torch_feature has layout {torch_feature.layout}; expected a dense tensor: use "
+                "tensor.to_dense()"
+            )
+        check_mapping(metadata, "metadata", "a dict")
         if torch_feature.dim() < 2:
             raise ValueError(
                 f"torch_feature has shape {tuple(torch_feature.shape)}; expected two dimensions or "
@@ -75,6 +81,7 @@ class TorchBasedFeature(Feature):
         """
         if not isinstance(value, torch.Tensor):
             raise TypeError(f"value is a {type(value).__name__}; expected a torch.Tensor")
+        check_values(value, "value")
         if value.dim() < 1 or value.shape[1:] != self.size():
             raise ValueError(
                 f"value has rows of shape {tuple(value.shape[1:])}; the feature has "
@@ -105,8 +112,10 @@ class TorchBasedFeature(Feature):
         """The same rows on a device, or in "pinned" memory, as a new feature.
 
         Raises:
-            RuntimeError: there is no such device, or torch finds no GPU to pin memory for.
+            RuntimeError: torch finds no GPU to pin memory for.
+            ValueError: there is no such device.
         """
+        device = check_device(device, pinned=True)
         other = copy.copy(self)
         other._tensor = move(self._tensor, device)
         return other

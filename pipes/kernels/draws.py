@@ -34,6 +34,8 @@ LINEAR_PICKS = 64  # picks of one segment up to which membership is a scan of th
 LN2 = np.log(2.0)
 SQRT2 = np.sqrt(2.0)
 TINY = 2.0**-52
+SMALLEST_WEIGHT = 1e-300  # so that sums and quotients of weights stay numbers
+LARGEST_WEIGHT = 1e300
 ALMOST = 1.0 - 1e-9  # rounding errors of a score are far below the rest
 FRACTION = (1 << 52) - 1
 ONE_EXPONENT = 1023 << 52
@@ -119,8 +121,8 @@ def _unit(word):
 def _exponential(unit):
     """-log(unit), for unit in (0, 1): exponentially distributed when unit is uniform.
 
-    log(m) = 2 artanh((m - 1) / (m + 1)) by its series, for m in [sqrt(1/2), sqrt(2)): ten terms
-    leave an error below the rounding.
+    log(m) = 2 artanh((m - 1) / (m + 1)) by its series, for m in (sqrt(1/2), sqrt(2)]: eleven
+    terms leave an error below the rounding.
     """
     bits = _bits(unit)
     exponent = (bits >> 52) - 1023
@@ -154,10 +156,10 @@ def _seen(position, indices, at, times, earliest, node_times, edge_times):
     """Whether an edge, and its source, are older than the column's time and not too old."""
     ok = True
     if len(edge_times) > 0:
-        ok = edge_times[position] < times[at] and edge_times[position] > earliest[at]
+        ok = earliest[at] <= edge_times[position] and edge_times[position] < times[at]
     if ok and len(node_times) > 0:
         time = node_times[indices[position]]
-        ok = time < times[at] and time > earliest[at]
+        ok = earliest[at] <= time and time < times[at]
     return ok
 
 
@@ -227,7 +229,7 @@ def pick_before(
         begin: int64[n * T], from `cpu.count_picks`.
         degree: int64[n * T], from `cpu.count_picks`.
         times: int64[n], each column's time: edges and sources must be older.
-        earliest: int64[n]: and newer than this.
+        earliest: int64[n]: and no older than this.
         node_times: int64[num_nodes], or empty: sources have no time.
         edge_times: int64[num_edges], or empty: edges have no time.
         segments: int64[n * T + 1], out: running sum of picks.
@@ -396,7 +398,7 @@ def pick_scored(
         neighbors: integer[room[-1]], out.
 
     Returns:
-        Number of picks; -1 - e if the weight of edge e is negative, infinite or NaN.
+        Number of picks; -1 - e if the weight of edge e is neither 0 nor from 1e-300 to 1e300.
     """
     num_types = len(fanouts)
     weighted = len(weights) > 0
@@ -437,10 +439,10 @@ def pick_scored(
             w = 1.0
             if weighted:
                 w = np.float64(weights[e])
-                if not (w >= 0.0 and w < np.inf):
-                    return -1 - e
                 if w == 0.0:
                     continue
+                if not (w >= SMALLEST_WEIGHT and w <= LARGEST_WEIGHT):
+                    return -1 - e
             if filtered and not _seen(e, indices, i, times, earliest, node_times, edge_times):
                 continue
             if everything:

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from hopline.pipes.minibatch import MiniBatch
+from hopline.pipes.minibatch import MiniBatch, check_minibatch
 from hopline.pipes.stage import Stage
 
 __all__ = ["CopyTo"]
@@ -50,4 +50,4 @@ class CopyTo(Stage):
 
     def __call__(self, minibatch: MiniBatch) -> MiniBatch:
         """Moves one mini-batch."""
-        return minibatch.to(self.device, self.non_blocking)
+        return check_minibatch(minibatch, "copy_to").to(self.device, self.non_blocking)

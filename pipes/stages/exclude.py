@@ -9,7 +9,7 @@ import torch
 
 from hopline.pipes.edges import add_reverse_edges, check_edges, check_reverse_etypes
 from hopline.pipes.etypes import etype_str_to_tuple
-from hopline.pipes.minibatch import MiniBatch
+from hopline.pipes.minibatch import MiniBatch, check_minibatch
 from hopline.pipes.stage import Stage
 
 __all__ = ["SeedEdgesExcluder", "exclude_seed_edges"]
@@ -49,7 +49,7 @@ def exclude_seed_edges(
         ValueError: seeds are not edges, nothing has been sampled, edge features have been read
             already, labels do not fit the seeds, or the mapping is missing or wrong.
     """
-    subgraphs = minibatch.sampled_subgraphs
+    subgraphs = check_minibatch(minibatch, "exclude_seed_edges").sampled_subgraphs
     if subgraphs is None:
         raise ValueError("there are no sampled hops to exclude edges from; sample first")
     if minibatch.edge_features is not None:

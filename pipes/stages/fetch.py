@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from hopline.pipes.features.feature import FeatureStore
-from hopline.pipes.minibatch import MiniBatch
+from hopline.pipes.minibatch import MiniBatch, check_minibatch
 from hopline.pipes.stage import Stage
 
 __all__ = ["FeatureFetcher"]
@@ -63,6 +63,7 @@ class FeatureFetcher(Stage):
         Raises:
             ValueError: it has no nodes, or no hops, to read features for.
         """
+        check_minibatch(minibatch, "fetch_feature")
         if self.node_keys:
             nodes = minibatch.input_nodes if minibatch.input_nodes is not None else minibatch.seeds
             if nodes is None:

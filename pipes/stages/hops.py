@@ -85,7 +85,7 @@ class HopSampler(SubgraphSampler):
         return HopRule(fanouts, self.replace, keys, self.prob_name)
 
     def times(self, minibatch: MiniBatch, seeds: FusedSeeds) -> tuple[Array, Array | None] | None:
-        """Time and start of the window of each seed node; None for samplers that know no time."""
+        """Time and first time of the window of each seed node; None where time plays no part."""
         return None
 
     def __call__(self, minibatch: MiniBatch) -> MiniBatch:
@@ -118,7 +118,9 @@ class HopSampler(SubgraphSampler):
                 local = table.relabel(hop.neighbors)
                 hops.append((hop, local, len(table.nodes)))
                 if times is not None:
-                    picks = np.diff(hop.segments[:: hop.num_types])
+                    # Of a graph without edge types there are no segments, and no picks.
+                    picks = np.diff(hop.segments[:: max(hop.num_types, 1)])
+                    picks = picks if hop.num_types else np.zeros(len(columns), np.int64)
                     times = np.concatenate([times, np.repeat(times, picks)])
                     if earliest is not None:
                         earliest = np.concatenate([earliest, np.repeat(earliest, picks)])
@@ -132,7 +134,7 @@ class HopSampler(SubgraphSampler):
 
     def settings(self) -> dict[str, Any]:
         """Everything that decides what is sampled."""
-        fanouts = [f.tolist() if len(f) > 1 else int(f[0]) for f in self.fanouts]
+        fanouts = [int(f[0]) if len(f) == 1 else f.tolist() for f in self.fanouts]
         found = {
             "fanouts": fanouts,
             "replace": self.replace,

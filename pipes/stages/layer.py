@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -13,13 +13,51 @@ from hopline.pipes.hop import HopRule
 from hopline.pipes.random import Purpose, batch_key, fold
 from hopline.pipes.stages.hops import HopSampler
 
-__all__ = ["LayerNeighborSampler", "check_dependencies", "layer_words"]
+__all__ = ["LayerNeighborSampler", "SharedVariates", "layer_words"]
 
 Array = np.ndarray[Any, Any]
-VARIATE, SWITCH = 0, 1  # what a key of LABOR is folded with: the sources' words, or who changes
+
+if TYPE_CHECKING:
+    Base = HopSampler
+else:
+    Base = object
+SWITCH = -1  # in place of a period, which counts from 0
 
 
-class LayerNeighborSampler(HopSampler):
+class SharedVariates(Base):
+    """What samplers by LABOR add to a `HopSampler`: a variate a source, in place of one an edge."""
+
+    layer_dependency: bool
+    batch_dependency: int
+
+    def share_variates(self, layer_dependency: Any, batch_dependency: Any) -> None:
+        """Sets over what a source keeps its variate.
+
+        Raises:
+            TypeError: of wrong kind.
+        """
+        if not isinstance(layer_dependency, bool):
+            raise TypeError(f"layer_dependency is {layer_dependency!r}; expected True or False")
+        if isinstance(batch_dependency, bool) or not isinstance(batch_dependency, int):
+            raise TypeError(f"batch_dependency is {batch_dependency!r}; expected an int")
+        self.layer_dependency = layer_dependency
+        self.batch_dependency = batch_dependency
+
+    def rule(self, key: tuple[int, int, int], hop: int, fanouts: Array) -> HopRule:
+        """How a hop draws: see `HopSampler.rule`."""
+        words = layer_words(key, 0 if self.layer_dependency else hop, self.batch_dependency)
+        return dataclasses.replace(super().rule(key, hop, fanouts), layer=words)
+
+    def settings(self) -> dict[str, Any]:
+        """Everything that decides what is sampled."""
+        return {
+            **super().settings(),
+            "layer_dependency": self.layer_dependency,
+            "batch_dependency": self.batch_dependency,
+        }
+
+
+class LayerNeighborSampler(SharedVariates, HopSampler):
     """Samples by LABOR; `chain.sample_layer_neighbor(graph, [15, 10, 5])`.
 
     Each source has one random variate, which all columns of a hop share, and a column takes the
@@ -68,34 +106,7 @@ class LayerNeighborSampler(HopSampler):
         super().__init__(source, graph, fanouts, replace, prob_name, deduplicate)
         if cooperative:
             raise ValueError("cooperative is True; cooperative mini-batching is not supported")
-        check_dependencies(layer_dependency, batch_dependency)
-        self.layer_dependency = layer_dependency
-        self.batch_dependency = batch_dependency
-
-    def rule(self, key: tuple[int, int, int], hop: int, fanouts: Array) -> HopRule:
-        """How a hop draws: see `HopSampler.rule`."""
-        words = layer_words(key, 0 if self.layer_dependency else hop, self.batch_dependency)
-        return dataclasses.replace(super().rule(key, hop, fanouts), layer=words)
-
-    def settings(self) -> dict[str, Any]:
-        """Everything that decides what is sampled."""
-        return {
-            **super().settings(),
-            "layer_dependency": self.layer_dependency,
-            "batch_dependency": self.batch_dependency,
-        }
-
-
-def check_dependencies(layer_dependency: Any, batch_dependency: Any) -> None:
-    """Refuses what is no bool, and no int.
-
-    Raises:
-        TypeError: of wrong kind.
-    """
-    if not isinstance(layer_dependency, bool):
-        raise TypeError(f"layer_dependency is {layer_dependency!r}; expected True or False")
-    if isinstance(batch_dependency, bool) or not isinstance(batch_dependency, int):
-        raise TypeError(f"batch_dependency is {batch_dependency!r}; expected an int")
+        self.share_variates(layer_dependency, batch_dependency)
 
 
 def layer_words(key: tuple[int, int, int], hop: int, batch_dependency: int) -> Array:
@@ -107,19 +118,14 @@ def layer_words(key: tuple[int, int, int], hop: int, batch_dependency: int) -> A
         batch_dependency: as in `LayerNeighborSampler`.
     """
     seed, epoch, index = key
+    switch = 0
     if batch_dependency < 1:
         first, second, share = fold(seed, Purpose.LAYER), 0, 0
     else:
         period, step = divmod(index, batch_dependency)
         first = batch_key(seed, Purpose.LAYER, epoch, period)
         second = batch_key(seed, Purpose.LAYER, epoch, period + 1)
+        # The same in all periods: a source changes its variate every batch_dependency mini-batches.
+        switch = fold(seed, Purpose.LAYER, epoch, SWITCH, hop)
         share = (step << 64) // batch_dependency
-    return np.array(
-        [
-            fold(first, VARIATE, hop),
-            fold(second, VARIATE, hop),
-            fold(first, SWITCH, hop),
-            share,
-        ],
-        np.uint64,
-    )
+    return np.array([fold(first, hop), fold(second, hop), switch, share], np.uint64)

@@ -12,7 +12,7 @@ from hopline.pipes.edges import check_edges
 from hopline.pipes.etypes import etype_str_to_tuple
 from hopline.pipes.graph import FusedCSCSamplingGraph
 from hopline.pipes.kernels import edges as kernels
-from hopline.pipes.minibatch import MiniBatch
+from hopline.pipes.minibatch import MiniBatch, check_minibatch
 from hopline.pipes.random import Purpose, batch_key, fold
 from hopline.pipes.stage import Stage
 
@@ -30,7 +30,7 @@ class NegativeSampler(Stage):
       seed, r of the second, and so on. A negative has its seed's source.
     - `labels`, float32: 1 for the seeds, 0 for the negatives. Labels of the item set are replaced.
     - `indexes`, int64: the number of the seed that each row belongs to.
-    - `timestamp`, if there is one: each row has the time of its seed.
+    - `timestamp` and `pre_time_window`, if there: each row has those of its seed.
 
     Args:
         source: the chain before it.
@@ -90,7 +90,7 @@ class NegativeSampler(Stage):
             ValueError: seeds are not edges, the mini-batch has no key or has been sampled already,
                 or there are not as many times as seeds.
         """
-        seeds = minibatch.seeds
+        seeds = check_minibatch(minibatch, "the negative sampler").seeds
         if seeds is None:
             raise ValueError("the mini-batch has no seeds; name a column of the item set 'seeds'")
         if minibatch.key is None:
@@ -112,9 +112,12 @@ class NegativeSampler(Stage):
             minibatch.seeds, minibatch.labels, minibatch.indexes, minibatch.timestamp = (
                 self._with_negatives(None, seeds, key, times)
             )
+            self._repeat_windows(minibatch)
             return minibatch
         parts = {}
         for etype, pairs in seeds.items():
+            if not isinstance(etype, str):
+                raise TypeError(f"seeds name the edge type {etype!r}; expected a string")
             # By the name, so that draws depend on no numbering of types.
             typed_key = fold(key, *etype.encode())
             time = times.get(etype) if isinstance(times, dict) else None
@@ -124,7 +127,22 @@ class NegativeSampler(Stage):
         minibatch.indexes = {etype: part[2] for etype, part in parts.items()}
         if times is not None:
             minibatch.timestamp = {e: part[3] for e, part in parts.items() if part[3] is not None}
+        self._repeat_windows(minibatch)
         return minibatch
+
+    def _repeat_windows(self, minibatch: MiniBatch) -> None:
+        """Gives negatives the window of their positive, as they have its time."""
+        windows = minibatch.extra.get("pre_time_window")
+        ratio = self.negative_ratio
+        if isinstance(windows, dict):
+            repeated: Any = {
+                kind: torch.cat((w, w.repeat_interleave(ratio))) for kind, w in windows.items()
+            }
+        elif isinstance(windows, torch.Tensor):
+            repeated = torch.cat((windows, windows.repeat_interleave(ratio)))
+        else:
+            return
+        minibatch.extra = {**minibatch.extra, "pre_time_window": repeated}
 
     def _with_negatives(
         self, etype: str | None, pairs: Any, key: int, timestamp: Any
@@ -157,7 +175,12 @@ class NegativeSampler(Stage):
     def _checked(self, drawn: Any, pairs: torch.Tensor, of_type: str) -> torch.Tensor:
         """Destinations as integer[B * ratio] in the dtype and on the device of the seeds."""
         what = f"{type(self).__name__}._sample_with_etype"
-        if not isinstance(drawn, torch.Tensor) or drawn.is_floating_point():
+        if (
+            not isinstance(drawn, torch.Tensor)
+            or drawn.is_floating_point()
+            or drawn.is_complex()
+            or drawn.dtype == torch.bool
+        ):
             kind = drawn.dtype if isinstance(drawn, torch.Tensor) else type(drawn).__name__
             raise TypeError(f"{what} gave {kind}{of_type}; expected a torch.Tensor of integers")
         count, ratio = len(pairs), self.negative_ratio
@@ -168,6 +191,11 @@ class NegativeSampler(Stage):
             )
         drawn = drawn.reshape(-1)
         largest = torch.iinfo(pairs.dtype).max
+        if len(drawn) and int(drawn.min()) < 0:
+            raise ValueError(
+                f"a negative's destination{of_type} is {int(drawn.min())}; expected ids within the "
+                "destination type, numbered from 0"
+            )
         if len(drawn) and int(drawn.max()) > largest:
             raise ValueError(
                 f"a negative's destination{of_type} is {int(drawn.max())}, which seeds of dtype "

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from hopline.pipes.etypes import seed_type_str_to_ntypes
-from hopline.pipes.minibatch import MiniBatch
+from hopline.pipes.minibatch import MiniBatch, check_minibatch
 from hopline.pipes.stage import Stage
 from hopline.pipes.subgraph import SampledSubgraph
 
@@ -63,13 +63,15 @@ class SubgraphSampler(Stage):
         """Samples one mini-batch.
 
         Raises:
-            ValueError: it has no seeds, or seeds of mixed dimensions.
+            TypeError: it is no mini-batch, or seeds or times are no tensors.
+            ValueError: it has no seeds, seeds of mixed dimensions, or not one time for each.
         """
         seeds = seeds_of(minibatch)
         times, windows = minibatch.timestamp, minibatch.extra.get("pre_time_window")
         nodes, compacted, origin = _unique_ends(seeds)
         if origin is not None:
-            times, windows = _of_ends(times, origin), _of_ends(windows, origin)
+            times = _of_ends(times, origin, seeds, "timestamp")
+            windows = _of_ends(windows, origin, seeds, "pre_time_window")
         further = {}
         if "key" in inspect.signature(self.sample_subgraphs).parameters:
             further["key"] = minibatch.key
@@ -85,8 +87,10 @@ def seeds_of(minibatch: MiniBatch) -> Any:
     """The mini-batch's seeds.
 
     Raises:
+        TypeError: it is no mini-batch.
         ValueError: it has none.
     """
+    check_minibatch(minibatch, "the sampler")
     if minibatch.seeds is None:
         raise ValueError("the mini-batch has no seeds; name a column of the item set 'seeds'")
     return minibatch.seeds
@@ -95,6 +99,9 @@ def seeds_of(minibatch: MiniBatch) -> Any:
 def _unique_ends(seeds: Any) -> tuple[Any, Any, Any]:
     """Nodes, compacted seeds and, for each node, the seed that names it first; None if 1-D."""
     values = seeds.values() if isinstance(seeds, dict) else [seeds]
+    for value in values:
+        if not isinstance(value, torch.Tensor):
+            raise TypeError(f"seeds are a {type(value).__name__}; expected a torch.Tensor")
     dimensions = {value.dim() for value in values}
     if dimensions <= {1}:
         return seeds, None, None
@@ -139,10 +146,21 @@ def _first_occurrences(flat: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, 
     return flat[first[order]], rank[inverse].to(flat.dtype), first[order]
 
 
-def _of_ends(values: Any, origin: Any) -> Any:
+def _of_ends(values: Any, origin: Any, seeds: Any, what: str) -> Any:
     """One row of a column of the mini-batch for each node: that of the seed which names it."""
     if values is None:
         return None
+    if isinstance(values, dict) != isinstance(seeds, dict):
+        raise TypeError(f"{what} and seeds must both come by type, or both as one tensor")
+    for kind, value in seeds.items() if isinstance(seeds, dict) else [(None, seeds)]:
+        column = values if kind is None else values.get(kind)
+        if not isinstance(column, torch.Tensor):
+            raise TypeError(f"{what} is a {type(column).__name__}; expected a torch.Tensor")
+        if column.shape[:1] != value.shape[:1]:
+            raise ValueError(
+                f"{what} has shape {tuple(column.shape)} for {len(value)} seeds; expected one row "
+                "for each"
+            )
     if None in origin:
         return values[origin[None][0][1]]
     return {

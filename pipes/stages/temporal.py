@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 import torch
 
+from hopline.pipes.checks import as_times, check_values
 from hopline.pipes.fused_ids import FusedSeeds
 from hopline.pipes.graph import FusedCSCSamplingGraph
 from hopline.pipes.hop import ANY_TIME, HopRule
 from hopline.pipes.minibatch import MiniBatch
 from hopline.pipes.stages.hops import HopSampler
-from hopline.pipes.stages.layer import check_dependencies, layer_words
+from hopline.pipes.stages.layer import SharedVariates
 
 __all__ = ["TemporalLayerNeighborSampler", "TemporalNeighborSampler"]
 
@@ -63,8 +64,13 @@ class TemporalNeighborSampler(HopSampler):
         window = pre_time_window
         if window is not None and (isinstance(window, bool) or not isinstance(window, int)):
             raise TypeError(f"pre_time_window is {window!r}; expected an int, or None")
-        if window is not None and window < 0:
-            raise ValueError(f"pre_time_window is {window}; expected 0 or more")
+        if window is not None and not 0 <= window < 1 << 63:
+            raise ValueError(f"pre_time_window is {window}; expected 0 or more, below 2**63")
+        if node_timestamp_attr_name is None and edge_timestamp_attr_name is None:
+            raise ValueError(
+                "neither node_timestamp_attr_name nor edge_timestamp_attr_name is given, so edges "
+                "later than their seeds would be drawn; name an attribute, or use sample_neighbor"
+            )
         for domain, name in (
             ("node", node_timestamp_attr_name),
             ("edge", edge_timestamp_attr_name),
@@ -84,7 +90,7 @@ class TemporalNeighborSampler(HopSampler):
         )
 
     def times(self, minibatch: MiniBatch, seeds: FusedSeeds) -> tuple[Array, Array | None]:
-        """Time and start of the window of each seed node.
+        """Time and first time of the window of each seed node.
 
         Raises:
             ValueError: the mini-batch has no timestamp, or not one for each seed.
@@ -101,8 +107,12 @@ class TemporalNeighborSampler(HopSampler):
             windows = np.full(len(times), self.pre_time_window, np.int64)
         else:
             return times, None
-        earliest = times - windows
-        earliest[earliest > times] = ANY_TIME  # the difference is below all int64
+        if len(windows) and int(windows.min()) < 0:
+            raise ValueError(f"pre_time_window is {windows.min()}; expected 0 or more")
+        # The first time after times - windows, which may lie below all int64.
+        before = times - windows
+        earliest = np.where(before > times, ANY_TIME, before + 1)
+        earliest[windows == 0] = np.iinfo(np.int64).max
         return times, earliest
 
     def settings(self) -> dict[str, Any]:
@@ -115,7 +125,7 @@ class TemporalNeighborSampler(HopSampler):
         }
 
 
-class TemporalLayerNeighborSampler(TemporalNeighborSampler):
+class TemporalLayerNeighborSampler(SharedVariates, TemporalNeighborSampler):
     """LABOR on what each seed may know; `chain.temporal_sample_layer_neighbor(...)`.
 
     As `TemporalNeighborSampler`, with the variates of `LayerNeighborSampler`.
@@ -150,26 +160,11 @@ class TemporalLayerNeighborSampler(TemporalNeighborSampler):
         layer_dependency: bool = False,
         batch_dependency: int = 1,
     ) -> None:
-        super().__init__(
-            source, graph, fanouts, replace, prob_name, node_timestamp_attr_name,
+        self.share_variates(layer_dependency, batch_dependency)
+        TemporalNeighborSampler.__init__(
+            self, source, graph, fanouts, replace, prob_name, node_timestamp_attr_name,
             edge_timestamp_attr_name, pre_time_window,
         )  # fmt: skip
-        check_dependencies(layer_dependency, batch_dependency)
-        self.layer_dependency = layer_dependency
-        self.batch_dependency = batch_dependency
-
-    def rule(self, key: tuple[int, int, int], hop: int, fanouts: Array) -> HopRule:
-        """How a hop draws: see `HopSampler.rule`."""
-        words = layer_words(key, 0 if self.layer_dependency else hop, self.batch_dependency)
-        return dataclasses.replace(super().rule(key, hop, fanouts), layer=words)
-
-    def settings(self) -> dict[str, Any]:
-        """Everything that decides what is sampled."""
-        return {
-            **super().settings(),
-            "layer_dependency": self.layer_dependency,
-            "batch_dependency": self.batch_dependency,
-        }
 
 
 def _of_nodes(minibatch: MiniBatch, column: Any, seeds: FusedSeeds, what: str) -> Array:
@@ -183,23 +178,32 @@ def _of_nodes(minibatch: MiniBatch, column: Any, seeds: FusedSeeds, what: str) -
         raise TypeError(f"{what} and seeds must both come by type, or both as one tensor")
     parts = []
     for kind, count, ends in seeds.parts:
-        parts.append(_times(column if kind is None else column.get(kind), count, what, kind, ends))
+        values = column if kind is None else column.get(kind)
+        # Of edge seeds some may be negatives, which have the time of their positive.
+        parts.append(np.repeat(_times(values, count, what, kind, seeds.two_dimensional), ends))
     return np.concatenate([np.empty(0, np.int64), *parts])
 
 
-def _times(values: Any, count: int, what: str, kind: str | None, ends: int) -> Array:
+def _times(values: Any, count: int, what: str, kind: str | None, negatives: bool) -> Array:
+    """int64[count]; with negatives, values may be those of the positive seeds alone."""
     of = "" if kind is None else f" of type {kind!r}"
-    if not isinstance(values, torch.Tensor) or values.is_floating_point() or values.dim() != 1:
-        shown = values.dtype if isinstance(values, torch.Tensor) else type(values).__name__
+    if not isinstance(values, torch.Tensor) or values.dim() != 1 or not _is_integral(values):
+        shown: Any = type(values).__name__
+        if isinstance(values, torch.Tensor):
+            shown = f"{values.dtype} of shape {tuple(values.shape)}"
         raise TypeError(f"{what}{of} is {shown}; expected a tensor of integers, one for each seed")
-    array: Array = values.detach().cpu().numpy().astype(np.int64)
-    positives = len(array)
-    if positives != count:
-        if positives == 0 or count % positives:
-            raise ValueError(
-                f"{what}{of} has {positives} values for {count} seeds; expected one for each seed, "
-                "or one for each positive seed"
-            )
-        ratio = count // positives - 1
-        array = np.concatenate([array, np.repeat(array, ratio)])
-    return np.repeat(array, ends)
+    check_values(values, f"{what}{of}")
+    array = as_times(values.detach().cpu(), f"{what}{of}")
+    if len(array) == count:
+        return array
+    if not negatives or len(array) == 0 or count == 0 or count % len(array):
+        raise ValueError(
+            f"{what}{of} has {len(array)} values for {count} seeds; expected one for each seed"
+            + (", or one for each positive seed" if negatives else "")
+        )
+    return np.concatenate([array, np.repeat(array, count // len(array) - 1)])
+
+
+def _is_integral(values: torch.Tensor) -> bool:
+    floating = values.is_floating_point() or values.is_complex()
+    return not floating and values.dtype != torch.bool

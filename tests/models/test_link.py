@@ -122,7 +122,8 @@ def test_dropout_is_between_layers_and_in_training_alone():
     h, links = torch.randn(3, 4), torch.tensor([[0, 1]] * 50)
     decoder = MLPPredictor(4, 16, dropout=0.5)
     assert len(decoder(h, links).unique()) > 1
-    assert len(decoder.eval()(h, links).unique()) == 1
+    scores = decoder.eval()(h, links)
+    torch.testing.assert_close(scores, scores[0].expand(50))  # a product may round rows unlike
 
 
 @pytest.mark.parametrize("make", [DotPredictor, lambda: MLPPredictor(3, 4)])

@@ -202,7 +202,6 @@ CSC = csc_of([[1], [2]])
         ({"a:b": CSC}, {}, ValueError, "edge type is 'a:b'"),
         ({"a:b:c": 1}, {}, TypeError, "edges of type 'a:b:c' are a int"),
         (CSC, torch.ones(2), TypeError, "destinations: got dtype torch.float32"),
-        (csc_of([[1], [2]], torch.float32), tensor([1, 2]), TypeError, "indices of edges: got dty"),
     ],
 )
 def test_hops_that_are_refused(function, formats, nodes, error, message):

@@ -83,10 +83,10 @@ BIG = torch.from_numpy(np.array([0, 2**64 - 1, 0], np.uint64))
     ("arguments", "error", "message"),
     [
         ((tensor([]), INDICES), ValueError, "empty"),
-        ((tensor([0, 0, 2, 1, 3]), INDICES), ValueError, "csc_indptr is 2 at 2"),
+        ((tensor([0, 0, 2, 1, 3]), INDICES), ValueError, "csc_indptr is 1 at 3"),
         ((tensor([1, 1, 3]), INDICES), ValueError, "csc_indptr is 1 at 0"),
         ((tensor([0, 1, 2]), INDICES), ValueError, "csc_indptr is 2 at 2.* 3"),
-        ((tensor([0, 9, 3]), INDICES), ValueError, r"csc_indptr is 0 at 0.*descend"),
+        ((tensor([0, 9, 3]), INDICES), ValueError, r"csc_indptr is 9 at 1.*descend"),
         ((tensor([0, -1, 3]), INDICES), ValueError, "csc_indptr"),
         ((INDPTR, tensor([0, 3, 1])), ValueError, r"indices\[1\] is 3.*\[0, 3\)"),
         ((INDPTR, tensor([0, 0, -1])), ValueError, r"indices\[2\] is -1"),

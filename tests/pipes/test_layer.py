@@ -106,7 +106,7 @@ def test_a_known_sample():
     assert minibatch.input_nodes.tolist() == [0, 1, *KNOWN[2]]
 
 
-KNOWN: dict[int, list[int]] = {1: [2, 6, 11], 2: [4, 7, 11]}
+KNOWN: dict[int, list[int]] = {1: [3, 5, 9], 2: [3, 5, 6]}
 
 
 # -------------------------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ PACKAGES = [
 
 # Names that modules share among themselves: in their __all__, and not for users.
 INTERNAL = {
-    "hopline.pipes.checks": {"check_ids"},
+    "hopline.pipes.checks": None,
     "hopline.pipes.coo": {"smallest_type_dtype"},
     "hopline.pipes.cursor": {"Cursor", "Task", "check_state", "make_state"},
     "hopline.pipes.edges": {"check_edges", "check_reverse_etypes", "unlisted_edges"},
@@ -33,6 +33,7 @@ INTERNAL = {
     "hopline.pipes.graph_sampling": None,
     "hopline.pipes.graph_files": None,  # all of them
     "hopline.pipes.iterable_source": {"Walk"},
+    "hopline.pipes.minibatch": {"check_minibatch"},
     "hopline.pipes.move": None,
     "hopline.pipes.npy": None,
     "hopline.pipes.pinning": None,
@@ -40,7 +41,7 @@ INTERNAL = {
     "hopline.pipes.relabel": None,
     "hopline.pipes.stage": {"Chain"},
     "hopline.pipes.stages.hops": None,
-    "hopline.pipes.stages.layer": {"check_dependencies", "layer_words"},
+    "hopline.pipes.stages.layer": {"SharedVariates", "layer_words"},
     "hopline.pipes.stages.subgraph_sampler": {"seeds_of"},
     "hopline.pipes.converters.common": None,
     "hopline.pipes.converters.pyg_batch": None,

@@ -49,7 +49,7 @@ def test_pointers_have_to_fit_the_indices():
     with pytest.raises(ValueError, match="last entry of indptr is 3, but there are 2 indices"):
         hp.CSCFormatBase(torch.tensor([0, 3]), torch.arange(2))
     with pytest.raises(ValueError, match="last entry of indptr is missing"):
-        hp.CSCFormatBase(torch.tensor([]), torch.arange(2))
+        hp.CSCFormatBase(torch.arange(0), torch.arange(2))
     with pytest.raises(TypeError, match="indptr is a list, indices a Tensor"):
         hp.CSCFormatBase([0, 2], torch.arange(2))
 

@@ -75,11 +75,12 @@ def settings_of(draw, graph: twins.Graph, sampler):
     rule = twins_scored.Rule(draw(fanout_lists(graph, replace, max_hops=2)), replace)
     edge_sizes = {etype: len(pairs) for etype, pairs in graph.edges.items()}
     edge, node, kwargs = {}, {}, {"replace": replace}
-    if draw(st.booleans()):
+    timed = draw(st.sampled_from(["edges", "nodes", "both"]))
+    if timed != "nodes":
         values = draw(attribute(edge_sizes, TIMES))
         edge["t"], rule.edge_times = as_given(graph, values), edge_values(graph, values)
         kwargs["edge_timestamp_attr_name"] = "t"
-    if draw(st.booleans()):
+    if timed != "edges":
         values = draw(attribute(graph.num_nodes, TIMES))
         node["t"], rule.node_times = as_given(graph, values), node_values(values)
         kwargs["node_timestamp_attr_name"] = "t"
@@ -144,6 +145,39 @@ def test_equals_the_twin(linked, window, sampler, graph, data):
         original_ids=keep,
     )  # fmt: skip
     assert sampled(minibatch, graph) == expected
+
+
+@pytest.mark.parametrize("sampler", SAMPLERS)
+@pytest.mark.parametrize("fanouts", [[2, 2, 2], [-1, 3], [1, -1, 2]])
+@pytest.mark.parametrize("case", range(3))
+def test_equals_the_twin_over_hops_of_a_dense_graph(case, fanouts, sampler):
+    """Where most nodes have edges both before and after the times of the seeds."""
+    generator = np.random.default_rng(case)
+    pairs = list(zip(*generator.integers(0, 12, (2, 90)).tolist(), strict=True))
+    when = {EDGE: torch.from_numpy(generator.integers(0, 20, 90))}
+    nodes = {NODE: torch.from_numpy(generator.integers(0, 8, 12))}
+    weights = {EDGE: torch.from_numpy(generator.integers(0, 4, 90))}
+    graph = twins.Graph({NODE: 12}, {EDGE: pairs})
+    rule = twins_scored.Rule([[f] for f in fanouts], case == 2, None)
+    kwargs = {**EDGES, "replace": rule.replace}
+    rule.edge_times = edge_values(graph, when)
+    if case:
+        rule.node_times = node_values(nodes)
+        rule.weights = edge_weights(graph, weights)
+        kwargs |= {**NODES, "prob_name": "w"}
+    if sampler is hp.TemporalLayerNeighborSampler:
+        rule.layer = False, 1
+    built = build(
+        graph, edge_attributes={"t": when[EDGE], "w": weights[EDGE]},
+        node_attributes={"t": nodes[NODE]},
+    )  # fmt: skip
+    seeds, times = generator.integers(0, 12, 6).tolist(), [20, 3, 10, 15, 6, 12]
+    minibatch = sample(built, tensor(seeds), tensor(times), fanouts, sampler, **kwargs)
+    expected, _ = twins_scored.sample(
+        graph, [(NODE, i) for i in seeds], rule, (1, 2, 3), times=times, original_ids=False
+    )
+    assert sampled(minibatch, graph) == expected
+    assert all(sum(map(len, hop[EDGE])) > 5 for hop in expected.hops)
 
 
 @pytest.mark.parametrize("replace", [False, True])
@@ -314,7 +348,6 @@ def test_both_the_edge_and_its_source_must_be_old(sampler):
     assert edges_of(sample(graph, *seeds, [-1], sampler, **EDGES)) == [0, 2]
     assert edges_of(sample(graph, *seeds, [-1], sampler, **NODES)) == [0, 1]
     assert edges_of(sample(graph, *seeds, [-1], sampler, **EDGES, **NODES)) == [0]
-    assert edges_of(sample(graph, *seeds, [-1], sampler)) == [0, 1, 2, 3]
 
 
 @pytest.mark.parametrize("sampler", SAMPLERS)

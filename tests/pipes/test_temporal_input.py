@@ -16,7 +16,7 @@ from tests.twins import NODE
 
 
 @pytest.mark.parametrize("sampler", SAMPLERS)
-@pytest.mark.parametrize("names", [{}, EDGES, NODES, {**EDGES, **NODES}])
+@pytest.mark.parametrize("names", [EDGES, NODES, {**EDGES, **NODES}])
 @pytest.mark.parametrize("replace", [False, True])
 def test_b11_b21_nothing_to_see(sampler, names, replace):
     empty = tensor([])
@@ -32,15 +32,17 @@ def test_b11_b21_nothing_to_see(sampler, names, replace):
         assert minibatch.input_nodes.tolist() == seeds
     late = star([5, 6])
     late.add_node_attribute("t", tensor([5, 5, 6]))
-    if names:
-        minibatch = sample(late, tensor([0]), tensor([5]), [2], sampler, replace=replace, **names)
-        assert minibatch.blocks[0].indptr.tolist() == [0, 0]
+    minibatch = sample(late, tensor([0]), tensor([5]), [2], sampler, replace=replace, **names)
+    assert minibatch.blocks[0].indptr.tolist() == [0, 0]
 
 
 @pytest.mark.parametrize("sampler", SAMPLERS)
 def test_b11_a_graph_without_edge_types(sampler):
     graph = hp.from_coo({}, num_nodes={"user": 2, "item": 0})
-    minibatch = sample(graph, {"user": tensor([1])}, {"user": tensor([1])}, [3, 3], sampler)
+    graph.add_node_attribute("t", tensor([0, 0]))
+    minibatch = sample(
+        graph, {"user": tensor([1])}, {"user": tensor([1])}, [3, 3], sampler, **NODES
+    )
     assert minibatch.blocks == [{}, {}]
     assert {k: v.tolist() for k, v in minibatch.input_nodes.items()} == {"user": [1], "item": []}
 
@@ -54,9 +56,9 @@ def test_b11_a_graph_without_edge_types(sampler):
     ("times", "error", "message"),
     [
         (None, ValueError, "no timestamp; name a column of the item set 'timestamp'"),
-        (tensor([1.0, 2], torch.float32), TypeError, "timestamp is torch.float32; expected"),
-        (tensor([1, 2], torch.complex64), TypeError, "timestamp is torch.complex64; expected"),
-        (tensor([1, 0], torch.bool), TypeError, "timestamp is torch.bool; expected"),
+        (tensor([1.0, 2], torch.float32), TypeError, "timestamp is torch.float32.*expected"),
+        (tensor([1, 2], torch.complex64), TypeError, "timestamp is torch.complex64.*expected"),
+        (tensor([1, 0], torch.bool), TypeError, "timestamp is torch.bool.*expected"),
         ([1, 2], TypeError, "timestamp is list"),
         (tensor([[1], [2]]), TypeError, "timestamp"),
         (tensor(1), TypeError, "timestamp"),
@@ -123,6 +125,7 @@ def test_wrong_typed_times():
         ({"edge_timestamp_attr_name": "f"}, TypeError, "'f' has dtype torch.float32.*integers"),
         ({"edge_timestamp_attr_name": "b"}, TypeError, "'b' has dtype torch.bool.*integers"),
         ({"edge_timestamp_attr_name": "two"}, ValueError, r"'two' has shape \(2, 2\)"),
+        ({}, ValueError, "edges later than their seeds would be drawn; name an attribute"),
         ({"pre_time_window": 1.0}, TypeError, r"pre_time_window is 1\.0"),
         ({"pre_time_window": True}, TypeError, "pre_time_window is True"),
         ({"pre_time_window": -1}, ValueError, "pre_time_window is -1; expected 0 or more"),

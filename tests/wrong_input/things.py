@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,15 +17,21 @@ Entry = tuple[str, Callable[[], object], type[Exception], str]
 
 META = torch.device("meta")  # a device that every machine has, and no data
 ARRAY = np.array([0, 1])
+PLACE = tempfile.TemporaryDirectory()
+FULL = f"{PLACE.name}/full"  # a folder that holds something
+Path(FULL, "part").mkdir(parents=True)
 
 
 def ids(*values: Any, dtype: torch.dtype = torch.int64) -> torch.Tensor:
     return torch.tensor(list(values), dtype=dtype)
 
 
-FLOATS, BOOLS, COMPLEX = ids(0.0, dtype=torch.float32), ids(True, dtype=torch.bool), ids(0j, dtype=torch.complex64)  # fmt: skip # noqa: E501
+FLOATS = ids(0.0, dtype=torch.float32)
+BOOLS = ids(True, dtype=torch.bool)
+COMPLEX = ids(0j, dtype=torch.complex64)
 HUGE = torch.from_numpy(np.array([2**64 - 1], np.uint64))
-ZERO_D, TWO_D, ON_META = torch.tensor(0), ids([0, 1]), torch.zeros(2, dtype=torch.int64, device=META)  # fmt: skip # noqa: E501
+ZERO_D, TWO_D = torch.tensor(0), ids([0, 1])
+ON_META = torch.zeros(2, dtype=torch.int64, device=META)
 
 GRAPH = hp.from_coo(
     ids(0, 1, 2), ids(1, 2, 0), 3,

@@ -1,0 +1,121 @@
+"""Checks of blocks, tensors and the parts of a training run as they enter: one wording."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from hopline.pipes.minibatch import MiniBatch, check_minibatch
+from hopline.pipes.subgraph import Block
+
+__all__ = [
+    "check_block",
+    "check_function",
+    "check_list",
+    "check_loader",
+    "check_model",
+    "check_on_block",
+    "check_optimizer",
+    "check_probability",
+    "check_tensor",
+    "feature_of",
+]
+
+LOADER = ("__iter__", "epoch", "state_dict", "load_state_dict")
+
+
+def check_block(block: Any) -> None:
+    """Raises TypeError where it is no block."""
+    if not isinstance(block, Block):
+        raise TypeError(
+            f"block is a {type(block).__name__}; expected a Block, as in MiniBatch.blocks"
+        )
+
+
+def check_tensor(value: Any, name: str, verb: str = "is") -> None:
+    """Raises TypeError where it is no tensor."""
+    if not isinstance(value, torch.Tensor):
+        raise TypeError(f"{name} {verb} a {type(value).__name__}; expected a torch.Tensor")
+
+
+def check_on_block(block: Block, value: torch.Tensor, name: str) -> None:
+    """Raises ValueError where a tensor is on another device than the block."""
+    if value.device != block.device:
+        raise ValueError(
+            f"{name} is on {value.device}, {block} on {block.device}; expected one device: use "
+            ".to(device)"
+        )
+
+
+def check_list(blocks: Any) -> None:
+    """Raises TypeError where blocks do not come in a list."""
+    if not isinstance(blocks, Sequence):
+        raise TypeError(
+            f"blocks are a {type(blocks).__name__}; expected a list, one block a layer, as "
+            "MiniBatch.blocks"
+        )
+
+
+def check_probability(value: Any, name: str) -> None:
+    """Raises TypeError or ValueError where it is no number in [0, 1]."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(f"{name} is {value!r}; expected a probability in [0, 1]")
+    if not 0 <= value <= 1:
+        raise ValueError(f"{name} is {value}; expected a probability in [0, 1]")
+
+
+def check_model(model: Any, name: str = "model") -> None:
+    """Raises TypeError where it is no module."""
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"{name} is a {type(model).__name__}; expected a torch.nn.Module")
+
+
+def check_optimizer(optimizer: Any) -> None:
+    """Raises TypeError where it is no optimiser."""
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise TypeError(
+            f"optimizer is a {type(optimizer).__name__}; expected a torch.optim.Optimizer"
+        )
+
+
+def check_loader(loader: Any) -> None:
+    """Raises TypeError where it is no loader, nor like one."""
+    if not all(hasattr(loader, name) for name in LOADER):
+        raise TypeError(
+            f"loader is a {type(loader).__name__}; expected a DataLoader, e.g. DataLoader(chain)"
+        )
+
+
+def check_function(function: Any, name: str) -> None:
+    """Raises TypeError where it cannot be called."""
+    if not callable(function):
+        raise TypeError(f"{name} is a {type(function).__name__}; expected a function")
+
+
+def feature_of(minibatch: MiniBatch, taker: str) -> torch.Tensor:
+    """The node feature "feat" of a mini-batch.
+
+    Args:
+        minibatch: where it is.
+        taker: who takes it, for messages.
+
+    Raises:
+        TypeError: it is no mini-batch.
+        ValueError: it has no node features.
+        KeyError: it has no such feature.
+    """
+    features = check_minibatch(minibatch, taker).node_features
+    if features is None:
+        raise ValueError(
+            f"{taker}: the mini-batch has no node features; put fetch_feature(store, ['feat']) "
+            "into the chain"
+        )
+    if "feat" not in features:
+        raise KeyError(
+            f"{taker}: no node feature 'feat' in the mini-batch, which has {list(features)}; pass "
+            "a function of your own as forward"
+        )
+    return features["feat"]
