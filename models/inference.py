@@ -187,7 +187,7 @@ def _layer(
         minibatch.extra.update(block=block, nodes=nodes, rows=feature.read(nodes))
         return minibatch
 
-    chain = ItemSampler(ItemSet(len(bounds) - 1, names="seeds"), 1).transform(prepare)
+    chain = ItemSampler(ItemSet(len(bounds) - 1, names="seeds"), 1, seed=0).transform(prepare)
     with (
         DataLoader(chain, num_workers, prefetch_factor=PREFETCH) as loader,
         _progress(loader, f"layer {i}") as bar,

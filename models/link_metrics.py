@@ -39,8 +39,8 @@ class LinkMetrics(Metric):
     positive and a negative, whatever their queries, in which the positive scores higher; a tie
     counts half. Scores are compared as they are, so logits do as well as probabilities.
 
-    Sums over queries and the pairs of the AUC are exact, whatever the mini-batches. Over ranks the
-    metric makes the same collectives on each of them, also on one that saw no mini-batch.
+    Hits@k and the AUC are counted in integers; reciprocal ranks are summed in float64. Over ranks
+    the metric makes the same collectives on each of them, also on one that saw no mini-batch.
 
     Args:
         hits: each k of Hits@k.
@@ -67,7 +67,7 @@ class LinkMetrics(Metric):
     higher_is_better = True
     full_state_update = False
 
-    queries: torch.Tensor
+    num_queries: torch.Tensor
     reciprocals: torch.Tensor
     found: torch.Tensor
     scores: list[torch.Tensor]
@@ -96,9 +96,9 @@ class LinkMetrics(Metric):
         super().__init__(dist_sync_fn=gather_rows)
         self.hits = tuple(hits)
         self.ties = ties
-        self.scope = queries
+        self.queries = queries
         self.auc = auc
-        self.add_state("queries", torch.zeros((), dtype=torch.int64), dist_reduce_fx="sum")
+        self.add_state("num_queries", torch.zeros((), dtype=torch.int64), dist_reduce_fx="sum")
         self.add_state("reciprocals", torch.zeros((), dtype=torch.float64), dist_reduce_fx="sum")
         self.add_state("found", torch.zeros(len(hits), dtype=torch.int64), dist_reduce_fx="sum")
         for name in ("scores", "labels", "indexes"):
@@ -118,11 +118,11 @@ class LinkMetrics(Metric):
                 dtype.
         """
         scores, positive, indexes = _checked(scores, labels, indexes)
-        if self.scope == "batch":
+        if self.queries == "batch":
             self._count(scores, positive, indexes)
         else:
             self.indexes.append(indexes)
-        if self.auc or self.scope == "set":
+        if self.auc or self.queries == "set":
             self.scores.append(scores)
             self.labels.append(positive)
 
@@ -143,10 +143,10 @@ class LinkMetrics(Metric):
                 (self.indexes, torch.int64),
             )
         )
-        queries, reciprocals, found = self.queries, self.reciprocals, self.found
-        if self.scope == "set":
-            queries, reciprocals, found = self._ranked(scores, positive, indexes)
-        count = int(queries)
+        number, reciprocals, found = self.num_queries, self.reciprocals, self.found
+        if self.queries == "set":
+            number, reciprocals, found = self._ranked(scores, positive, indexes)
+        count = int(number)
         values = {"mrr": float(reciprocals) / count if count else float("nan")}
         for k, hit in zip(self.hits, found.tolist(), strict=True):
             values[f"hits@{k}"] = hit / count if count else float("nan")
@@ -155,8 +155,8 @@ class LinkMetrics(Metric):
         return values
 
     def _count(self, scores: torch.Tensor, positive: torch.Tensor, indexes: torch.Tensor) -> None:
-        queries, reciprocals, found = self._ranked(scores, positive, indexes)
-        self.queries += queries
+        number, reciprocals, found = self._ranked(scores, positive, indexes)
+        self.num_queries += number
         self.reciprocals += reciprocals
         self.found += found
 
@@ -301,7 +301,7 @@ def _update(metric: LinkMetrics, scores: Any, minibatch: MiniBatch) -> None:
     if not isinstance(scores, Mapping):
         metric.update(scores, labels, indexes)
         return
-    if metric.scope == "set":
+    if metric.queries == "set":
         raise ValueError(
             "queries='set' takes the scores of one type; the indexes of different types may mean "
             "the same query or not"

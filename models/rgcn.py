@@ -93,6 +93,7 @@ class RelGraphConv(nn.Module):
         out_size: int,
         etypes: Sequence[str],
         num_bases: int | None = None,
+        *,
         self_loop: bool = True,
         bias: bool = True,
     ) -> None:
@@ -253,8 +254,8 @@ class RGCN(nn.Module):
         out_size: values of an output row, e.g. the number of classes.
         etypes: edge types, as in `RelGraphConv`.
         num_layers: number of layers, and of sets of blocks that a call takes.
-        num_bases: as in `RelGraphConv`.
         dropout: probability with which a value between layers is set to 0 in training.
+        num_bases: as in `RelGraphConv`.
 
     Raises:
         ValueError: num_layers is below 1, dropout is not in [0, 1], or as in `RelGraphConv`.
@@ -273,8 +274,9 @@ class RGCN(nn.Module):
         out_size: int,
         etypes: Sequence[str],
         num_layers: int = 2,
-        num_bases: int | None = None,
         dropout: float = 0.5,
+        *,
+        num_bases: int | None = None,
     ) -> None:
         super().__init__()
         check_count(num_layers, "num_layers", 1)

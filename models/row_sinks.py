@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 import tempfile
 from pathlib import Path
 
@@ -112,7 +113,7 @@ class NpyRows(RowSink):
         self._path = path
         self._dtype = dtype
         self._stored = torch.int16 if dtype == torch.bfloat16 else dtype
-        self._beside = path.with_name(f".{path.name}.{os.getpid()}.part")
+        self._beside = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.part")
         self._writer = NpyWriter(
             self._beside, torch.empty(0, dtype=self._stored).numpy().dtype, shape
         )
@@ -133,6 +134,7 @@ class NpyRows(RowSink):
     def close(self) -> None:
         """Deletes what is not whole."""
         if self._beside.exists():
-            with contextlib.suppress(ValueError):  # rows are missing: that is why it goes
+            # Rows are missing, or the disk is full: that is why it goes.
+            with contextlib.suppress(ValueError, OSError):
                 self._writer.close()
-            self._beside.unlink()
+            self._beside.unlink(missing_ok=True)

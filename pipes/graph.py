@@ -79,7 +79,7 @@ class FusedCSCSamplingGraph:
         self._loaded = self._tensors()
         # What kernels read in place of attributes, each with the tensor that it was made from.
         self._arrays: dict[tuple[str, str, Any], tuple[torch.Tensor, int, Array]] = {}
-        self._checked_indices: torch.Tensor | None = None
+        self._checked: tuple[torch.Tensor, int, int] | None = None
 
     @property
     def csc_indptr(self) -> torch.Tensor:
@@ -318,12 +318,12 @@ class FusedCSCSamplingGraph:
         value = _attribute(attributes, name, domain)
         if value is None:
             raise KeyError(f"no {domain} attribute None; the graph has {sorted(attributes or {})}")
+        rows = self.total_num_nodes if domain == "node" else self.total_num_edges
+        check_rows(value, rows, f"{domain} attribute {name!r}")
         key = (domain, name, dtype)
         known = self._arrays.get(key)
         if known is not None and known[0] is value and known[1] == value._version:
             return known[2]
-        rows = self.total_num_nodes if domain == "node" else self.total_num_edges
-        check_rows(value, rows, f"{domain} attribute {name!r}")
         flat = value.detach().reshape(-1) if value.numel() == rows else value
         if flat.dim() != 1:
             raise ValueError(
@@ -353,7 +353,12 @@ class FusedCSCSamplingGraph:
         Raises:
             ValueError: one does not: the graph is damaged.
         """
-        if self._checked_indices is self.indices:
+        state = (self.indices, self.indices._version, self.total_num_nodes)
+        if (
+            self._checked is not None
+            and self._checked[0] is state[0]
+            and self._checked[1:] == state[1:]
+        ):
             return
         bad = cpu.first_out_of_range(self.indices.numpy(), 0, self.total_num_nodes)
         if bad >= 0:
@@ -361,7 +366,7 @@ class FusedCSCSamplingGraph:
                 f"indices[{bad}] is {int(self.indices[bad])}; expected a node in "
                 f"[0, {self.total_num_nodes}): the graph is damaged: {self}"
             )
-        self._checked_indices = self.indices
+        self._checked = state
 
     # -----------------------------------------------------------------------------------------
     # Copies and files

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -9,7 +10,6 @@ import torch
 from hopline.pipes.checks import check_count
 from hopline.pipes.etypes import etype_str_to_tuple
 from hopline.pipes.minibatch import MiniBatch
-from hopline.pipes.random import draw_seed
 from hopline.pipes.subgraph import CSCFormatBase, SampledSubgraph
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def sample_once(
     if isinstance(fanouts, torch.Tensor):
         fanouts = fanouts.tolist()
     if random_seed is None:
-        random_seed = draw_seed()
+        random_seed = secrets.randbits(63)
     check_count(random_seed, "random_seed", None)
     stage = sampler([], graph, [fanouts], **options)
     stage.deduplicate = False
@@ -108,7 +108,8 @@ def sample_negative_pairs(
 
     stage = UniformNegativeSampler([], graph, negative_ratio)
     seeds: Any = {edge_type: node_pairs} if edge_type else node_pairs
-    seed = draw_seed() if random_seed is None else check_count(random_seed, "random_seed", None)
+    seed = secrets.randbits(63) if random_seed is None else random_seed
+    check_count(seed, "random_seed", None)
     found: Any = stage(MiniBatch(seeds=seeds, key=(seed, 0, 0))).seeds
     pairs: torch.Tensor = found[edge_type] if edge_type else found
     return pairs

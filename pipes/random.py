@@ -13,8 +13,6 @@ from __future__ import annotations
 
 import itertools
 import secrets
-import threading
-from collections.abc import Iterator
 from enum import IntEnum
 
 __all__ = ["Purpose", "batch_key", "draw_seed", "fold", "mix64", "seed"]
@@ -75,8 +73,9 @@ def batch_key(seed: int, purpose: Purpose, epoch: int, index: int) -> int:
     return fold(seed, purpose, epoch, index)
 
 
-_lock = threading.Lock()
-_seeds: Iterator[int] | None = None  # under the lock: what `seed` has laid down, still to be drawn
+# What `seed` has laid down, and the number of the next one: counting needs no lock, which a fork
+# might find taken.
+_seeds: tuple[int, itertools.count[int]] | None = None
 
 
 def seed(val: int | None) -> None:
@@ -108,12 +107,7 @@ def seed(val: int | None) -> None:
         raise TypeError(f"val is {val!r}; expected an int or None")
     if val is not None and not 0 <= val < 1 << 63:
         raise ValueError(f"val is {val}; expected an int in [0, 2**63)")
-    with _lock:
-        _seeds = None if val is None else _seeds_of(val)
-
-
-def _seeds_of(value: int) -> Iterator[int]:
-    return (fold(value, Purpose.SEED, number) >> 1 for number in itertools.count())
+    _seeds = None if val is None else (val, itertools.count())
 
 
 def draw_seed() -> int:
@@ -121,5 +115,8 @@ def draw_seed() -> int:
 
     No global generator is read.
     """
-    with _lock:
-        return secrets.randbits(63) if _seeds is None else next(_seeds)
+    settled = _seeds
+    if settled is None:
+        return secrets.randbits(63)
+    value, numbers = settled
+    return fold(value, Purpose.SEED, next(numbers)) >> 1

@@ -70,18 +70,20 @@ def copy_to_shared_memory(
     # Written beside the name and renamed at the end: whoever finds the name finds all of it.
     work = Path(tempfile.mkdtemp(prefix=folder.name + ".", dir=folder.parent))  # mode 0700
     lock: FileLock | None = None
+    made = work
     try:
         save_graph(graph, work)
         lock = FileLock(work / OWNER)
         lock.acquire(blocking=False)
         _publish(work, folder)
+        made = folder
         shared = load_graph(folder)
+        weakref.finalize(shared, _remove, folder, lock, os.getpid())
     except BaseException:
+        shutil.rmtree(made, ignore_errors=True)
         if lock is not None:
             lock.release(force=True)
-        shutil.rmtree(work, ignore_errors=True)
         raise
-    weakref.finalize(shared, _remove, folder, lock, os.getpid())
     return shared
 
 
@@ -122,15 +124,29 @@ def _publish(work: Path, folder: Path) -> None:
                 raise
         stale = FileLock(folder / OWNER)
         try:
+            before = (folder / OWNER).stat().st_ino
             stale.acquire(blocking=False)
-        except (Timeout, OSError) as error:
+        except Timeout as error:
             raise FileExistsError(
                 f"shared memory has a graph of this name already ({folder}), and the process that "
                 "made it is alive; use another name, or drop that graph first"
             ) from error
-        shutil.rmtree(folder, ignore_errors=True)
+        except OSError as error:
+            raise FileExistsError(
+                f"{folder} exists and cannot be replaced ({error}); use another name"
+            ) from error
+        # Another process may have replaced the folder before the lock was held: not this one then.
+        if _inode(folder / OWNER) == before:
+            shutil.rmtree(folder, ignore_errors=True)
         stale.release(force=True)
     raise FileExistsError(f"{folder} cannot be replaced; remove it or use another name")
+
+
+def _inode(path: Path) -> int | None:
+    try:
+        return path.stat().st_ino
+    except FileNotFoundError:
+        return None
 
 
 def _folder(name: Any) -> Path:

@@ -137,12 +137,19 @@ class Chain(BaseNode[MiniBatch]):
         replace: bool = False,
         prob_name: str | None = None,
         deduplicate: bool = True,
-        **accepted: Any,
+        overlap_fetch: bool = False,
+        num_gpu_cached_edges: int = 0,
+        gpu_cache_threshold: int = 1,
+        cooperative: bool = False,
+        asynchronous: bool = False,
     ) -> Stage:
         """Samples in-neighbours of the seeds, hop by hop; see `NeighborSampler`."""
         from hopline.pipes.stages.neighbor import NeighborSampler
 
-        return NeighborSampler(self, graph, fanouts, replace, prob_name, deduplicate, **accepted)
+        return NeighborSampler(
+            self, graph, fanouts, replace, prob_name, deduplicate, overlap_fetch,
+            num_gpu_cached_edges, gpu_cache_threshold, cooperative, asynchronous,
+        )  # fmt: skip
 
     def sample_layer_neighbor(
         self,
@@ -153,14 +160,19 @@ class Chain(BaseNode[MiniBatch]):
         deduplicate: bool = True,
         layer_dependency: bool = False,
         batch_dependency: int = 1,
-        **accepted: Any,
+        overlap_fetch: bool = False,
+        num_gpu_cached_edges: int = 0,
+        gpu_cache_threshold: int = 1,
+        cooperative: bool = False,
+        asynchronous: bool = False,
     ) -> Stage:
         """Samples by LABOR, with fewer distinct nodes; see `LayerNeighborSampler`."""
         from hopline.pipes.stages.layer import LayerNeighborSampler
 
         return LayerNeighborSampler(
             self, graph, fanouts, replace, prob_name, deduplicate, layer_dependency,
-            batch_dependency, **accepted,
+            batch_dependency, overlap_fetch, num_gpu_cached_edges, gpu_cache_threshold,
+            cooperative, asynchronous,
         )  # fmt: skip
 
     def temporal_sample_neighbor(

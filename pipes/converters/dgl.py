@@ -15,7 +15,7 @@ from hopline.pipes.converters.common import (
 )
 from hopline.pipes.coo import from_coo
 from hopline.pipes.etypes import etype_str_to_tuple, etype_tuple_to_str
-from hopline.pipes.graph import FusedCSCSamplingGraph
+from hopline.pipes.graph import ORIGINAL_EDGE_ID, FusedCSCSamplingGraph
 
 __all__ = ["from_dglgraph", "to_dglgraph"]
 
@@ -77,11 +77,17 @@ def from_dglgraph(
     )
     if not is_homogeneous:
         return graph
+    attributes = dict(graph.edge_attributes or {})
+    if ORIGINAL_EDGE_ID in attributes and graph.type_per_edge is not None:
+        counts = torch.tensor([len(src) for src, _ in edges.values()])
+        first = torch.cumsum(counts, 0) - counts  # edges are numbered type after type
+        numbers = attributes[ORIGINAL_EDGE_ID] + first[graph.type_per_edge.long()]
+        attributes[ORIGINAL_EDGE_ID] = numbers
     return FusedCSCSamplingGraph(
         graph.csc_indptr,
         graph.indices,
         node_attributes=graph.node_attributes,
-        edge_attributes=graph.edge_attributes,
+        edge_attributes=attributes or None,
     )
 
 

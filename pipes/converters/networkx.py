@@ -38,7 +38,8 @@ def from_networkx(
 
     Args:
         g: Graph, DiGraph, MultiGraph or MultiDiGraph.
-        include_original_edge_id: keep each edge's number, in the order of `g.edges`.
+        include_original_edge_id: keep each edge's number, in the order of `g.edges`;
+            each edge of an undirected graph is two, (u, v) and (v, u).
         node_attributes: names of numbers, or of lists of numbers, to take; None takes all that
             each node has. bool, int64 and float64 tensors.
         edge_attributes: the same of edges.
@@ -173,18 +174,17 @@ def to_networkx(graph: FusedCSCSamplingGraph) -> Any:
         fixed = {} if kind is None else {"type": kind}
         for i in range(count):
             node = i if kind is None else (kind, i)
-            g.add_node(node, **fixed, **{name: column[i] for name, column in rows.items()})
+            g.add_node(node)
+            g.nodes[node].update({name: column[i] for name, column in rows.items()} | fixed)
     for name, edge_list in edges.items():
         rows = {key: value.tolist() for key, value in edge_list.attributes.items()}
         source, _, destination = (None,) * 3 if name is None else etype_str_to_tuple(name)
         fixed = {} if name is None else {"type": name}
         ends = zip(edge_list.src.tolist(), edge_list.dst.tolist(), strict=True)
         for i, (u, v) in enumerate(ends):
-            g.add_edge(
-                u if source is None else (source, u),
-                v if destination is None else (destination, v),
-                key=i if name is None else (name, i),
-                **fixed,
-                **{key: column[i] for key, column in rows.items()},
-            )
+            tail = u if source is None else (source, u)
+            head = v if destination is None else (destination, v)
+            key = g.add_edge(tail, head, key=i if name is None else (name, i))
+            values = {column: rows[column][i] for column in rows}
+            g.edges[tail, head, key].update(values | fixed)
     return g

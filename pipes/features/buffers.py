@@ -7,13 +7,14 @@ once wait for each other. A buffer from the pool has its pages already.
 
 from __future__ import annotations
 
-import threading
 import weakref
 from collections import OrderedDict, deque
 from typing import Any
 
 import numpy as np
 import torch
+
+from hopline.pipes.features.fork_safe import fork_safe_lock
 
 __all__ = ["BufferPool", "empty", "empty_array"]
 
@@ -32,7 +33,7 @@ class BufferPool:
 
     def __init__(self, max_idle_bytes: int = 1 << 30) -> None:
         self.max_idle_bytes = max_idle_bytes
-        self._lock = threading.Lock()
+        self._lock = fork_safe_lock()
         # Under the lock: idle buffers by their number, the longest idle first, and by their size.
         self._idle: OrderedDict[int, Buffer] = OrderedDict()
         self._by_size: dict[int, list[int]] = {}

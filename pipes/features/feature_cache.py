@@ -13,7 +13,6 @@ the slower feature is read, and rows are copied out, without it:
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -22,6 +21,7 @@ import torch
 
 from hopline.pipes.checks import check_ids, check_values
 from hopline.pipes.features.buffers import empty
+from hopline.pipes.features.fork_safe import fork_safe_lock
 from hopline.pipes.features.policies import CacheIndex, Request
 from hopline.pipes.kernels import cache_rows
 
@@ -61,7 +61,7 @@ class FeatureCache:
         self.dtype = dtype
         self.row_shape = torch.Size(shape[1:])
         self.row_bytes = self.row_shape.numel() * dtype.itemsize
-        self._lock = threading.Lock()
+        self._lock = fork_safe_lock()
         keys = None if hot_keys is None else hot_keys.numpy()
         self._index = CacheIndex(shape[0], "sieve" if policy is None else policy, keys)
 
@@ -130,7 +130,7 @@ class FeatureCache:
             ValueError: the shapes or the dtype do not fit.
         """
         ids = _checked_keys(keys, offset)
-        values = self._checked(values, len(ids), "values have")
+        values = self._checked(values, len(ids), "values are")
         if offsets is not None and not isinstance(offsets, torch.Tensor):
             raise TypeError(f"offsets: got a {type(offsets).__name__}; expected a torch.Tensor")
         if offsets is not None and offsets.shape != (len(ids),):
@@ -199,10 +199,10 @@ class FeatureCache:
     def _checked(self, rows: Any, count: int, what: str) -> torch.Tensor:
         """Rows as they were asked for, where the cache keeps them."""
         if not isinstance(rows, torch.Tensor):
-            raise TypeError(f"the cache {what} a {type(rows).__name__}; expected a torch.Tensor")
+            raise TypeError(f"{what} a {type(rows).__name__}; expected a torch.Tensor")
         if rows.dtype != self.dtype or rows.shape != (count, *self.row_shape):
             raise ValueError(
-                f"the cache {what} {rows.dtype} of shape {tuple(rows.shape)}; expected {self.dtype}"
+                f"{what} {rows.dtype} of shape {tuple(rows.shape)}; expected {self.dtype}"
                 f" of shape {(count, *self.row_shape)}"
             )
         check_values(rows, "rows for the cache")

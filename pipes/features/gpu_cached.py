@@ -67,7 +67,10 @@ class GPUFeatureCache(FeatureCache):
         device = check_device(device)
         self._rows = torch.empty(self.capacity, self.row_bytes, dtype=torch.uint8, device=device)
         # The last use of the rows: kernels of another stream wait for it on the device.
+        # The first use waits for the stream that the rows were allocated on.
         self._last_use: torch.cuda.Event | None = None
+        if self.device.type == "cuda":
+            self._last_use = torch.cuda.current_stream(self.device).record_event()
         self._settings = (cache_shape, dtype, policy, device, hot_keys)
 
     @property
@@ -88,8 +91,9 @@ class GPUFeatureCache(FeatureCache):
             yield
             return
         stream = torch.cuda.current_stream(self.device)
-        if self._last_use is not None:
-            stream.wait_event(self._last_use)
+        assert self._last_use is not None
+        stream.wait_event(self._last_use)
+        self._rows.record_stream(stream)
         try:
             yield
         finally:

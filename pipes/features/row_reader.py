@@ -9,6 +9,7 @@ than there are threads. The threads live as long as the call.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import threading
@@ -56,8 +57,9 @@ class RowReader:
         row_bytes: bytes a row.
         direct: read past the page cache; None for where the file is larger than half of the
             machine's memory and its filesystem can.
-        num_threads: the most that read at once, besides threads that call; None for 4 through the
-            page cache, where each thread has several requests in flight, and 32 past it.
+        num_threads: the most that read for one call, the calling one included; all calls share
+            num_threads - 1 others. None for 4 through the page cache, where each thread has several
+            requests in flight, and 32 past it.
 
     Raises:
         ValueError: num_threads is not positive, or direct is something else.
@@ -272,7 +274,8 @@ def _open(path: Path, *, direct: bool) -> tuple[int, bool]:
                 os.close(descriptor)
     descriptor = os.open(path, flags)
     if hasattr(os, "posix_fadvise"):
-        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_RANDOM)  # no read-ahead
+        with contextlib.suppress(OSError):  # it is but advice
+            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_RANDOM)  # no read-ahead
     return descriptor, False
 
 

@@ -94,17 +94,14 @@ class BasicFeatureStore(FeatureStore):
     def pin_memory_(self) -> BasicFeatureStore:
         """Moves every feature in memory to page-locked memory; those on disk stay there."""
         for feature in self._features.values():
-            if isinstance(feature, TorchBasedFeature) and not isinstance(feature, DiskBasedFeature):
+            if isinstance(feature, TorchBasedFeature):
                 feature.pin_memory_()
         return self
 
     def is_pinned(self) -> bool:
-        """Whether every feature in memory is in page-locked memory."""
-        return all(
-            feature.is_pinned()
-            for feature in self._features.values()
-            if isinstance(feature, TorchBasedFeature) and not isinstance(feature, DiskBasedFeature)
-        )
+        """Whether every feature in memory is in page-locked memory, cached rows included."""
+        in_memory = [f for f in self._features.values() if not isinstance(f, DiskBasedFeature)]
+        return all(f.is_pinned() for f in in_memory if hasattr(f, "is_pinned"))
 
     def __repr__(self) -> str:
         lines = ", ".join(f"{tuple(key)}: {value!r}" for key, value in self._features.items())

@@ -71,6 +71,14 @@ class HopSampler(SubgraphSampler):
         if prob_name is not None:
             graph.attribute_array("edge", prob_name)
 
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if "sample_subgraphs" in cls.__dict__:
+            raise TypeError(
+                f"{cls.__name__} has a sample_subgraphs, which a sampler that goes hop by hop does "
+                "not call; derive it from SubgraphSampler, or override __call__"
+            )
+
     def rule(self, key: tuple[int, int, int], hop: int, fanouts: Array) -> HopRule:
         """How a hop draws, in the mini-batch of a key (seed, epoch, index).
 

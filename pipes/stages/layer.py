@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -16,16 +16,11 @@ from hopline.pipes.stages.hops import HopSampler
 __all__ = ["LayerNeighborSampler", "SharedVariates", "layer_words"]
 
 Array = np.ndarray[Any, Any]
-
-if TYPE_CHECKING:
-    Base = HopSampler
-else:
-    Base = object
 SWITCH = -1  # in place of a period, which counts from 0
 
 
-class SharedVariates(Base):
-    """What samplers by LABOR add to a `HopSampler`: a variate a source, in place of one an edge."""
+class SharedVariates(HopSampler):
+    """What samplers by LABOR share: a variate a source, in place of one an edge."""
 
     layer_dependency: bool
     batch_dependency: int
@@ -57,7 +52,7 @@ class SharedVariates(Base):
         }
 
 
-class LayerNeighborSampler(SharedVariates, HopSampler):
+class LayerNeighborSampler(SharedVariates):
     """Samples by LABOR; `chain.sample_layer_neighbor(graph, [15, 10, 5])`.
 
     Each source has one random variate, which all columns of a hop share, and a column takes the

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from hopline.pipes.checks import check_ids
+from hopline.pipes.checks import as_times, check_ids
 from hopline.pipes.edges import check_edges
 from hopline.pipes.etypes import etype_str_to_tuple
 from hopline.pipes.graph import FusedCSCSamplingGraph
@@ -349,9 +349,9 @@ class UniformNegativeSampler(NegativeSampler):
                 f"node_timestamp_attr_name is {self.node_timestamp_attr_name!r}, but the "
                 f"mini-batch has no timestamp{of_type}; name a column of the item set 'timestamp'"
             )
-        if timestamp.is_floating_point() or timestamp.is_complex():
+        if timestamp.is_floating_point() or timestamp.is_complex() or timestamp.dtype == torch.bool:
             raise TypeError(f"timestamp{of_type} has dtype {timestamp.dtype}; expected integers")
-        times = timestamp.cpu().to(torch.int64).numpy()
+        times = as_times(timestamp.cpu(), f"timestamp{of_type}")
         order, known = self._by_time[kind]
         counts = np.searchsorted(known, times, side="right")
         if (counts == 0).any():

@@ -34,6 +34,11 @@ class SubgraphSampler(Stage):
     ([5, 3, 7], [[0, 1], [1, 2]])
     """
 
+    def __init__(self, source: Any) -> None:
+        super().__init__(source)
+        parameters = inspect.signature(self.sample_subgraphs).parameters.values()
+        self._takes_key = any(p.name == "key" or p.kind is p.VAR_KEYWORD for p in parameters)
+
     def sample_subgraphs(
         self,
         seeds: Any,
@@ -72,9 +77,7 @@ class SubgraphSampler(Stage):
         if origin is not None:
             times = _of_ends(times, origin, seeds, "timestamp")
             windows = _of_ends(windows, origin, seeds, "pre_time_window")
-        further = {}
-        if "key" in inspect.signature(self.sample_subgraphs).parameters:
-            further["key"] = minibatch.key
+        further = {"key": minibatch.key} if self._takes_key else {}
         minibatch.input_nodes, minibatch.sampled_subgraphs = self.sample_subgraphs(
             nodes, times, windows, **further
         )
@@ -117,7 +120,7 @@ def _unique_ends(seeds: Any) -> tuple[Any, Any, Any]:
     for kind in seeds:
         for end, ntype in enumerate(seed_type_str_to_ntypes(kind, seeds[kind].shape[1])):
             columns.setdefault(ntype, []).append((kind, end))
-    compacted = {kind: torch.empty_like(value) for kind, value in seeds.items()}
+    compacted = {kind: torch.empty(value.shape, dtype=torch.int64) for kind, value in seeds.items()}
     all_nodes, origin = {}, {}
     for ntype, found in columns.items():
         flat = torch.cat([seeds[kind][:, end] for kind, end in found])
@@ -143,7 +146,7 @@ def _first_occurrences(flat: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, 
     order = torch.argsort(first)
     rank = torch.empty_like(order)
     rank[order] = torch.arange(count)
-    return flat[first[order]], rank[inverse].to(flat.dtype), first[order]
+    return flat[first[order]], rank[inverse], first[order]
 
 
 def _of_ends(values: Any, origin: Any, seeds: Any, what: str) -> Any:

@@ -167,7 +167,7 @@ def test_over_a_loader_every_time_the_same(count, make):
     for _ in range(2):
         got = evaluate_links(torch.nn.Identity(), loader, metric, forward=link_ranks.score_column)
         assert_figures(got, plain_figures(queries))
-        assert metric.metric_state["queries"] == 0
+        assert metric.metric_state["num_queries"] == 0
 
 
 def test_queries_cut_over_mini_batches_are_not_taken_for_whole_ones():

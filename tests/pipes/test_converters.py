@@ -367,6 +367,8 @@ def test_dgl_types_can_be_merged():
     assert not graph.is_heterogeneous
     assert hp.to_edge_list(graph).tolist() == [[4, 0], [2, 1], [1, 2]]
     assert graph.edge_attributes["w"].tolist() == [21, 20, 10]
+    graph = hp.from_dglgraph(g, is_homogeneous=True, include_original_edge_id=True)
+    assert graph.edge_attributes[hp.ORIGINAL_EDGE_ID].tolist() == [2, 1, 0]
 
 
 def test_dgl_data_of_some_types_only():

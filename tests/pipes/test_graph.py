@@ -267,3 +267,19 @@ def test_eight_threads_sample_as_one_does(dense, monkeypatch):
         thread, i = divmod(place, len(alone))
         expected = alone[(i + 3 * thread) % len(alone)]
         assert all(map(torch.equal, tensors, expected))
+
+
+def test_what_is_kept_of_attributes_follows_the_graph():
+    """Another number of nodes, changed times, changed indices: looked at again."""
+    graph = hp.from_coo(torch.tensor([1, 2]), torch.tensor([0, 0]), 3)
+    graph.add_node_attribute("t", torch.tensor([1, 2, 3], dtype=torch.int32))
+    assert graph.attribute_array("node", "t", np.int64).tolist() == [1, 2, 3]
+    graph.node_attributes["t"][0] = 7
+    assert graph.attribute_array("node", "t", np.int64).tolist() == [7, 2, 3]
+    graph.csc_indptr = torch.tensor([0, 2, 2, 2, 2])
+    with pytest.raises(ValueError, match="expected 4 rows"):
+        graph.attribute_array("node", "t", np.int64)
+    graph.check_indices()
+    graph.indices[0] = 9
+    with pytest.raises(ValueError, match=r"indices\[0\] is 9"):
+        graph.check_indices()

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import hopline.pipes as hp
 from hopline.pipes.kernels import draws
-from hopline.pipes.stages.layer import layer_words
+from hopline.pipes.stages.layer import SharedVariates, layer_words
 from tests import twins, twins_scored
 from tests.chi_square import assert_equal_inclusion, assert_follows, assert_uniform
 from tests.number_chains import numbers, ring
@@ -340,6 +340,7 @@ def test_settings_name_what_decides():
 
 
 def test_layer_sampling_resumes():
+    assert issubclass(hp.LayerNeighborSampler, SharedVariates)
     check_resume(lambda: numbers().sample_layer_neighbor(ring(), [2, 2]))
     check_resume(
         lambda: numbers().sample_layer_neighbor(

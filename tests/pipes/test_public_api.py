@@ -46,6 +46,7 @@ INTERNAL = {
     "hopline.pipes.converters.common": None,
     "hopline.pipes.converters.pyg_batch": None,
     "hopline.pipes.features.buffers": None,
+    "hopline.pipes.features.fork_safe": None,
     "hopline.pipes.features.cached": {"CachedFeature", "merge_hot_ids"},
     "hopline.pipes.features.feature_cache": {"FeatureCache", "as_bytes", "check_offset"},
     "hopline.pipes.features.policies": None,

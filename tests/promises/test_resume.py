@@ -61,6 +61,7 @@ def timed_ring():
     graph = ring()
     graph.add_edge_attribute("t", torch.arange(200) % 13)
     graph.add_edge_attribute("w", torch.arange(200) % 4)
+    graph.add_node_attribute("t", torch.arange(graph.total_num_nodes) % 13)
     return graph
 
 
@@ -332,7 +333,8 @@ def test_the_state_of_a_sampler_with_other_dependencies_or_times_is_refused():
         return hp.DataLoader(changed().temporal_sample_neighbor(timed_ring(), [2], **kwargs))
 
     state = temporal(edge_timestamp_attr_name="t").state_dict()
-    refused(temporal(), state, "edge_timestamp_attr_name: 't' in the state, None here")
+    other = temporal(node_timestamp_attr_name="t")
+    refused(other, state, "edge_timestamp_attr_name: 't' in the state, None here")
     other = temporal(edge_timestamp_attr_name="t", pre_time_window=4)
     refused(other, state, "pre_time_window: None in the state, 4 here")
 

@@ -162,7 +162,7 @@ TABLE: list[Entry] = [
     ("CPUFeatureCache.query", lambda: cache().query(ONE, -1), ValueError, "offset is -1; expected 0"),
     ("CPUFeatureCache.query", lambda: cache().query(ONE, 1.5), TypeError, "offset is 1.5; expected an int"),
     ("CPUFeatureCache.replace", lambda: cache().replace([0], torch.ones(1, 3)), TypeError, "keys: got a list"),
-    ("CPUFeatureCache.replace", lambda: cache().replace(ONE, [1.0]), TypeError, "values have a list; expected a torch.Tensor"),
+    ("CPUFeatureCache.replace", lambda: cache().replace(ONE, [1.0]), TypeError, "values are a list; expected a torch.Tensor"),
     ("CPUFeatureCache.replace", lambda: cache().replace(ONE, torch.ones(2, 3)), ValueError, r"\(2, 3\); expected torch.float32 of shape \(1, 3\)"),
     ("CPUFeatureCache.replace", lambda: cache().replace(ONE, torch.ones(1, 3).half()), ValueError, "float16 .*expected torch.float32"),
     ("CPUFeatureCache.replace", lambda: cache().replace(ONE, torch.ones(1, 3), ids(0, 1)), ValueError, r"\(2,\); expected 1, one for each key"),

@@ -259,7 +259,7 @@ def test_what_readers_and_writers_give_is_checked():
             cache.query_and_replace(ints(1, 2), lambda keys, bad=bad: bad)
     with pytest.raises(TypeError, match="was given a NoneType"):
         cache.query_and_replace(ints(1), lambda keys: None)
-    with pytest.raises(ValueError, match=r"values have torch.float32 of shape \(1, 3\)"):
+    with pytest.raises(ValueError, match=r"values are torch.float32 of shape \(1, 3\)"):
         cache.replace(ints(1), torch.zeros(1, 3))
     with pytest.raises(ValueError, match=r"offsets has shape \(2,\); expected 1"):
         cache.replace(ints(1), torch.zeros(1, 2), ints(1, 2))
