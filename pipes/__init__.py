@@ -18,6 +18,7 @@ from hopline.pipes.converters import (
     to_scipy,
 )
 from hopline.pipes.coo import from_coo
+from hopline.pipes.csc import fused_csc_sampling_graph
 from hopline.pipes.datasets import (
     BuiltinDataset,
     Dataset,
@@ -53,7 +54,7 @@ from hopline.pipes.features import (
     wrap_with_cached_feature,
 )
 from hopline.pipes.features.hot_set import hot_set_by_degree, hot_set_by_presampling
-from hopline.pipes.graph import ORIGINAL_EDGE_ID, FusedCSCSamplingGraph, fused_csc_sampling_graph
+from hopline.pipes.graph import ORIGINAL_EDGE_ID, FusedCSCSamplingGraph
 from hopline.pipes.item_sampler import (
     DistributedItemSampler,
     ItemSampler,

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from hopline.pipes.checks import check_ids
+from hopline.pipes.checks import check_ids, check_rows
 from hopline.pipes.etypes import etype_str_to_tuple, seed_type_str_to_ntypes
 from hopline.pipes.features.buffers import empty_array
 from hopline.pipes.features.rows import gather
@@ -192,6 +192,12 @@ def _original(graph: FusedCSCSamplingGraph, positions: Array) -> torch.Tensor:
     ids = (graph.edge_attributes or {}).get(ORIGINAL_EDGE_ID)
     if ids is None:
         return torch.from_numpy(positions)
+    check_rows(ids, graph.total_num_edges, f"edge attribute {ORIGINAL_EDGE_ID!r}")
+    if ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool or ids.dim() != 1:
+        raise TypeError(
+            f"edge attribute {ORIGINAL_EDGE_ID!r} is {ids.dtype} of shape {tuple(ids.shape)}; "
+            "expected integers, one for each edge"
+        )
     return gather(ids, positions).to(torch.int64)
 
 

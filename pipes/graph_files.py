@@ -20,7 +20,8 @@ import torch
 import yaml
 
 from hopline.pipes.checks import check_rows
-from hopline.pipes.graph import FusedCSCSamplingGraph, check_types
+from hopline.pipes.csc import check_types
+from hopline.pipes.graph import FusedCSCSamplingGraph
 from hopline.pipes.npy import read_npy, write_npy
 
 __all__ = ["GRAPH_FORMAT", "attribute_file", "load_graph", "save_graph", "write_graph_yaml"]

@@ -174,9 +174,11 @@ def _pick_by_looking(
         if rule.prob_name is not None:
             weights = graph.attribute_array("edge", rule.prob_name)
         layer = NO_LAYER if rule.layer is None else rule.layer
+        parallel = rule.layer is not None and graph.has_parallel_edges()
         total = draws.pick_scored(
             indices, node_ids, rule.keys, rule.fanouts, rule.replace, begin, degree, room, weights,
-            layer, times, earliest, node_times, edge_times, segments, positions, neighbors,
+            layer, times, earliest, node_times, edge_times, parallel, segments, positions,
+            neighbors,
         )  # fmt: skip
         if total < 0:
             edge = -1 - total

@@ -106,12 +106,16 @@ def calculate_range(
     return start, assigned, output
 
 
+# What GraphBolt called seeds in earlier releases.
+EARLIER_NAMES = {"seed_nodes": "seeds", "node_pairs": "seeds"}
+
+
 def minibatcher_default(batch: Any, names: tuple[str, ...] | None) -> MiniBatch:
     """A mini-batch from the columns of a batch of items.
 
     Args:
         batch: a column, a tuple of columns, or `{type: columns}`.
-        names: one name a column.
+        names: one name a column; "seed_nodes" and "node_pairs" become "seeds".
 
     Raises:
         TypeError: names are not in a tuple or list.
@@ -124,6 +128,7 @@ def minibatcher_default(batch: Any, names: tuple[str, ...] | None) -> MiniBatch:
         )
     if isinstance(names, str):
         raise TypeError(f"names is {names!r}; expected a tuple of strings")
+    names = tuple(EARLIER_NAMES.get(name, name) for name in names)
     if isinstance(batch, dict):
         typed: dict[str, dict[str, Any]] = {name: {} for name in names}
         for kind, columns in batch.items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import weakref
 from collections import deque
 from collections.abc import Iterator, Mapping
@@ -207,6 +208,7 @@ class _Epoch(Iterator[MiniBatch]):
         self._closed = False
         self._done = False  # ended by itself or by an error that was told
         self.pool: ThreadPoolExecutor | None = None
+        self._process = os.getpid()
         if num_workers:
             self.pool = ThreadPoolExecutor(num_workers, thread_name_prefix="hopline-loader")
 
@@ -215,6 +217,11 @@ class _Epoch(Iterator[MiniBatch]):
             if self._done:
                 raise StopIteration
             raise RuntimeError(LEFT)
+        if self.pool is not None and self._process != os.getpid():
+            raise RuntimeError(
+                f"this loop belongs to process {self._process}, whose threads a fork does not "
+                "copy; start a new loop here"
+            )
         try:
             minibatch, after = self._inline() if self.pool is None else self._from_pool(self.pool)
         except BaseException:

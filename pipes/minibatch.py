@@ -17,7 +17,7 @@ __all__ = ["MiniBatch", "check_minibatch"]
 Value = torch.Tensor | dict[str, torch.Tensor]
 
 
-@dataclass(repr=False)
+@dataclass(repr=False, kw_only=True)
 class MiniBatch:
     """Seeds, and what the stages have found for them so far.
 
@@ -106,8 +106,8 @@ class MiniBatch:
         """The nodes whose features the first layer reads: `input_nodes`."""
         return self.input_nodes
 
-    def edge_ids(self, layer_id: int) -> Value:
-        """Original edge ids of one hop.
+    def edge_ids(self, layer_id: int) -> Value | None:
+        """Original edge ids of one hop, if it has any.
 
         Raises:
             IndexError: there is no such hop.

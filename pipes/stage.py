@@ -12,11 +12,12 @@ import keyword
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from types import FunctionType, GeneratorType
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
 import torch
 from torchdata.nodes import BaseNode
 
+from hopline.pipes.checks import check_count
 from hopline.pipes.minibatch import MiniBatch
 
 if TYPE_CHECKING:
@@ -265,12 +266,13 @@ class Chain(BaseNode[MiniBatch]):
         node_feature_keys: Sequence[str] | dict[str, Sequence[str]] | None = None,
         edge_feature_keys: Sequence[str] | dict[str, Sequence[str]] | None = None,
         overlap_fetch: bool = True,
+        cooperative: bool = False,
     ) -> Stage:
         """Reads the features of the sampled nodes and edges; see `FeatureFetcher`."""
         from hopline.pipes.stages.fetch import FeatureFetcher
 
         return FeatureFetcher(
-            self, feature_store, node_feature_keys, edge_feature_keys, overlap_fetch
+            self, feature_store, node_feature_keys, edge_feature_keys, overlap_fetch, cooperative
         )
 
     def transform(self, transformer: Callable[[MiniBatch], MiniBatch] | None = None) -> Stage:
@@ -278,6 +280,23 @@ class Chain(BaseNode[MiniBatch]):
         from hopline.pipes.stages.transform import MiniBatchTransformer
 
         return MiniBatchTransformer(self, transformer)
+
+    def buffer(self, buffer_size: int = 1) -> Self:
+        """This chain; accepted for GraphBolt's scripts, since loader threads work ahead."""
+        check_count(buffer_size, "buffer_size", 1)
+        return self
+
+    def prefetch(self, buffer_size: int = 10) -> Self:
+        """This chain; accepted likewise."""
+        return self.buffer(buffer_size)
+
+    def wait(self) -> Self:
+        """This chain; accepted likewise: nothing in a mini-batch is still under way."""
+        return self
+
+    def mark_end(self) -> Self:
+        """This chain; accepted likewise."""
+        return self
 
     def pipe(self, stage: Callable[..., Stage], *args: Any, **kwargs: Any) -> Stage:
         """Appends a stage of your own: `chain.pipe(MyStage, x)` is `MyStage(chain, x)`.

@@ -108,13 +108,13 @@ class SampledSubgraph:
         original_row_node_ids: integer[num_rows], sources; or `{node type: ids}`. None before
             relabelling: indices are original ids then.
         original_edge_ids: int64[num_edges], each edge's number in the input if the graph keeps it,
-            else its position in CSC order; or `{edge type: ids}`.
+            else its position in CSC order; or `{edge type: ids}`; or None.
     """
 
     sampled_csc: CSCFormatBase | dict[str, CSCFormatBase]
-    original_column_node_ids: Ids
-    original_row_node_ids: Ids | None
-    original_edge_ids: Ids
+    original_column_node_ids: Ids | None = None
+    original_row_node_ids: Ids | None = None
+    original_edge_ids: Ids | None = None
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> SampledSubgraph:
         """The same subgraph on a device, or in "pinned" memory."""
@@ -142,6 +142,11 @@ class SampledSubgraph:
     def _block(
         self, csc: CSCFormatBase, source: str | None, destination: str | None, name: str | None
     ) -> Block:
+        if self.original_row_node_ids is None or self.original_column_node_ids is None:
+            raise ValueError(
+                "the subgraph's indices are original ids, not rows; number them first, e.g. by "
+                "unique_and_compact_csc_formats"
+            )
         return Block(
             csc.indptr,
             csc.indices,

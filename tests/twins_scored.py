@@ -218,6 +218,10 @@ def sample(
                             word = 0
                             if rule.layer is not None:
                                 word = variate(key, hop, rule.layer, graph.fused(node))
+                                before = [
+                                    (etypes[k].split(":")[0], s) for k, s, _ in segment[:place]
+                                ].count(node)
+                                word = fold(word, before) if before else word
                             visible.append((place, weight, word))
                     picks = pick_looking(rule, count, stream, visible)
                 taken += [segment[i] for i in picks]

@@ -50,7 +50,11 @@ def to_pyg_data(minibatch: MiniBatch) -> Any:
     for number in reversed(range(len(subgraphs))):  # from the seeds outwards
         csc, ids = subgraphs[number].sampled_csc, subgraphs[number].original_edge_ids
         assert not isinstance(csc, dict)
-        assert not isinstance(ids, dict)
+        if not isinstance(ids, torch.Tensor):
+            raise ValueError(
+                f"to_pyg_data: the edge ids of hop {number} are a {type(ids).__name__}; expected a "
+                "tensor"
+            )
         sources.append(csc.indices.to(torch.int64))
         size = len(csc.indices)
         destinations.append(expand_indptr(csc.indptr, torch.int64, output_size=size))

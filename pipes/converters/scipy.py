@@ -102,12 +102,13 @@ def _entries(
     return src, dst, values, (int(coo.shape[0]), int(coo.shape[1]))
 
 
-def to_scipy(graph: FusedCSCSamplingGraph, value_name: str | None = None) -> Any:
+def to_scipy(graph: FusedCSCSamplingGraph, value_name: str | None = "weight") -> Any:
     """Makes the adjacency matrix as a `scipy.sparse.coo_array`; needs SciPy.
 
     Args:
         graph: edges come in the order of its input if it keeps their numbers, else in CSC order.
-        value_name: edge attribute of one dimension for the values; None writes ones.
+        value_name: edge attribute of one dimension for the values; None writes ones, as does
+            "weight" for a graph without it.
 
     Returns:
         The matrix of shape (sources, destinations), parallel edges being entries of their own
@@ -120,6 +121,8 @@ def to_scipy(graph: FusedCSCSamplingGraph, value_name: str | None = None) -> Any
         ValueError: the attribute has more than one value an edge.
     """
     edges, nodes = edges_by_type(graph), nodes_by_type(graph)
+    if value_name == "weight" and "weight" not in (graph.edge_attributes or {}):
+        value_name = None
     if value_name is not None:
         attribute = graph.edge_attribute(value_name)
         if attribute is None or attribute.dim() != 1:

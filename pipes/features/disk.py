@@ -52,9 +52,9 @@ class DiskBasedFeature(Feature):
         self,
         path: str | os.PathLike[str],
         metadata: dict[str, Any] | None = None,
+        num_threads: int | None = None,
         *,
         direct: bool | None = None,
-        num_threads: int | None = None,
     ) -> None:
         self._path = Path(path).absolute()
         self._metadata = dict(metadata or {})

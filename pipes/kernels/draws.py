@@ -17,7 +17,7 @@ from numba.extending import intrinsic
 
 from hopline.pipes.kernels.compiling import kernel
 
-__all__ = ["pick_before", "pick_scored"]
+__all__ = ["has_parallel_edges", "pick_before", "pick_scored"]
 
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 MIX_A = np.uint64(0xBF58476D1CE4E5B9)
@@ -341,6 +341,52 @@ def _variate(layer, source):
 
 
 @kernel
+def has_parallel_edges(indptr, indices, seen):
+    """Whether a column has two edges from one source.
+
+    Args:
+        indptr: int64[num_nodes + 1], checked.
+        indices: integer[num_edges], checked.
+        seen: int64[num_nodes], all -1; overwritten.
+    """
+    for v in range(len(indptr) - 1):
+        for e in range(indptr[v], indptr[v + 1]):
+            if seen[indices[e]] == v:
+                return True
+            seen[indices[e]] = v
+    return False
+
+
+@kernel
+def _rank_parallel_edges(indices, first, degree, segment, keys, stamps, counts, ranks):
+    """ranks[j]: how many edges before edge j of a segment have its source.
+
+    Args:
+        indices: integer[num_edges].
+        first: position of the segment's first edge.
+        degree: edges of the segment.
+        segment: its number; no other segment uses it as a stamp.
+        keys: int64[capacity], a hash table; capacity a power of two, at least 2 * degree.
+        stamps: int64[capacity].
+        counts: int64[capacity].
+        ranks: int64[degree], out.
+    """
+    mask = np.uint64(len(keys) - 1)
+    for j in range(degree):
+        source = np.int64(indices[first + j])
+        slot = _mix64(np.uint64(source)) & mask
+        while stamps[slot] == segment and keys[slot] != source:
+            slot = (slot + ONE) & mask
+        if stamps[slot] != segment:
+            stamps[slot] = segment
+            keys[slot] = source
+            counts[slot] = 0
+        else:
+            counts[slot] += 1
+        ranks[j] = counts[slot]
+
+
+@kernel
 def _draw_by_weight(stream, sums, valid, count, k, out, at):
     """K draws with replacement among count edges, each in proportion to its weight."""
     total = sums[count - 1]
@@ -360,7 +406,7 @@ def _draw_by_weight(stream, sums, valid, count, k, out, at):
 @kernel
 def pick_scored(
     indices, node_ids, keys, fanouts, replace, begin, degree, room, weights, layer, times,
-    earliest, node_times, edge_times, segments, positions, neighbors,
+    earliest, node_times, edge_times, parallel, segments, positions, neighbors,
 ):  # fmt: skip
     """Draws the edges with the smallest scores, or by weight with replacement.
 
@@ -371,7 +417,8 @@ def pick_scored(
     replacement, draw j is an inversion of the running sums at unit(fold(stream, j)).
 
     LABOR (Balin, Catalyurek: "Layer-neighbor sampling", NeurIPS 2023): the word belongs to the
-    source node instead, so that all columns favour the same sources. With replacement, source s has
+    source node instead, so that all columns favour the same sources; the second of several parallel
+    edges has fold(word, 1), the third fold(word, 2), and so on. With replacement, source s has
     arrivals at the sums of E_0, E_1, ... over w, by the words fold(word of s, 0), ...; the first k
     arrivals over all edges of the segment are k draws.
 
@@ -393,6 +440,7 @@ def pick_scored(
         earliest: int64[n], as in `pick_before`.
         node_times: int64[num_nodes], or empty.
         edge_times: int64[num_edges], or empty.
+        parallel: bool, whether the graph may have parallel edges.
         segments: int64[n * T + 1], out: running sum of picks.
         positions: int64[room[-1]], out.
         neighbors: integer[room[-1]], out.
@@ -414,6 +462,14 @@ def pick_scored(
     sums = np.empty(longest if by_sums else 0, np.float64)
     scores = np.empty(largest, np.float64)
     where = np.empty(largest, np.int64)
+    ranked = layered and parallel
+    capacity = 1
+    while ranked and capacity < 2 * longest:
+        capacity *= 2
+    table = np.empty(capacity, np.int64)
+    stamps = np.full(capacity, -1, np.int64)
+    counts = np.empty(capacity, np.int64)
+    ranks = np.empty(longest if ranked else 0, np.int64)
     at = np.int64(0)
     segments[0] = 0
     for s in range(len(begin)):
@@ -433,6 +489,8 @@ def pick_scored(
         stream = _fold(keys[t], node_ids[i])
         if len(times) > 0:
             stream = _fold(stream, times[i])
+        if ranked and not everything:
+            _rank_parallel_edges(indices, begin[s], degree[s], s, table, stamps, counts, ranks)
         n = 0
         total = 0.0
         for e in range(begin[s], begin[s] + degree[s]):
@@ -455,6 +513,8 @@ def pick_scored(
                 n += 1
             elif replace:
                 word = _variate(layer, indices[e])
+                if ranked and ranks[e - begin[s]] > 0:
+                    word = _fold(word, ranks[e - begin[s]])
                 arrival = 0.0
                 for j in range(k):
                     arrival += _exponential(_unit(_fold(word, j))) / w
@@ -464,6 +524,8 @@ def pick_scored(
             else:
                 if layered:
                     word = _variate(layer, indices[e])
+                    if ranked and ranks[e - begin[s]] > 0:
+                        word = _fold(word, ranks[e - begin[s]])
                 else:
                     word = _fold(stream, e - begin[s])
                 if weighted:

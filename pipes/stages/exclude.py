@@ -58,9 +58,9 @@ def exclude_seed_edges(
             "exclude_seed_edges"
         )
     edges = _seed_edges(minibatch, exclude_negatives)
+    if isinstance(edges, dict):
+        _check_known(edges, reverse_etypes_mapping if include_reverse_edges else None, subgraphs)
     if include_reverse_edges:
-        if isinstance(edges, dict):
-            _check_known(edges, reverse_etypes_mapping, subgraphs)
         edges = add_reverse_edges(edges, reverse_etypes_mapping)
     if keep_self_loops:
         edges = _without_self_loops(edges)
@@ -107,10 +107,30 @@ def _positives(pairs: torch.Tensor, labels: Any, what: str) -> torch.Tensor:
 def _check_known(
     edges: dict[str, torch.Tensor], mapping: Mapping[str, str] | None, subgraphs: list[Any]
 ) -> None:
-    """Refuses a reverse type that no hop has: its edges would stay, and leak."""
+    """Refuses names by which edges would stay, and leak."""
     known = {etype for s in subgraphs if isinstance(s.sampled_csc, dict) for etype in s.sampled_csc}
-    for etype, reverse in check_reverse_etypes(mapping).items() if mapping is not None else ():
-        if known and etype in edges and reverse not in known:
+    reverses = check_reverse_etypes(mapping) if mapping is not None else {}
+    if not known:
+        return
+    for etype in edges:
+        if etype not in known and etype not in reverses:
+            raise ValueError(
+                f"seeds are of type {etype!r}, but the sampled hops have the edge types "
+                f"{sorted(known)}: nothing of theirs would be excluded; check the name, or leave "
+                "the stage out"
+            )
+        if etype not in reverses and etype in reverses.values():
+            raise ValueError(
+                f"seeds are of type {etype!r}, which reverse_etypes_mapping has as a reverse only; "
+                "expected {type of the seeds: type of its reverse}"
+            )
+    for etype, reverse in reverses.items():
+        if etype not in known and etype not in edges:
+            raise ValueError(
+                f"reverse_etypes_mapping has {etype!r}, which is no type of the seeds nor of the "
+                f"sampled hops; those are {sorted(known)}"
+            )
+        if etype in edges and reverse not in known:
             raise ValueError(
                 f"reverse_etypes_mapping gives {reverse!r} as the reverse of {etype!r}, but the "
                 f"sampled hops have the edge types {sorted(known)}; leave the entry out if the "

@@ -27,6 +27,7 @@ class FeatureFetcher(Stage):
         edge_feature_keys: names to read for each hop's edges by their original ids;
             `{edge type: names}` when heterogeneous.
         overlap_fetch: accepted for GraphBolt's scripts; loader threads overlap all stages.
+        cooperative: accepted if False.
 
     Raises:
         TypeError: keys of wrong kind.
@@ -40,12 +41,15 @@ class FeatureFetcher(Stage):
         node_feature_keys: Keys = None,
         edge_feature_keys: Keys = None,
         overlap_fetch: bool = True,
+        cooperative: bool = False,
     ) -> None:
         super().__init__(source)
         if not hasattr(feature_store, "read"):
             raise TypeError(
                 f"feature_store is a {type(feature_store).__name__}; expected a FeatureStore"
             )
+        if cooperative:
+            raise ValueError("cooperative is True; cooperative mini-batching is not supported")
         self.feature_store = feature_store
         self.node_keys = _pairs(node_feature_keys, "node_feature_keys")
         self.edge_keys = _pairs(edge_feature_keys, "edge_feature_keys")

@@ -72,7 +72,7 @@ class LayerNeighborSampler(SharedVariates):
         batch_dependency: mini-batches over which a source keeps its variate. 1: new ones in each
             mini-batch. k > 1: a source changes its variate once in k consecutive mini-batches, each
             source at a time of its own, so that neighbouring mini-batches share most of their
-            nodes. 0 or less: variates never change.
+            nodes; every epoch begins with new ones. 0 or less: variates never change.
         overlap_fetch, num_gpu_cached_edges, gpu_cache_threshold, asynchronous: accepted for
             GraphBolt's scripts.
         cooperative: accepted if False.

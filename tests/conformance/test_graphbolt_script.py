@@ -97,3 +97,21 @@ def test_positional_parameters_stand_where_graphbolt_has_them(function):
     ]
     wanted = GRAPHBOLT_PARAMETERS[function]
     assert names[: len(wanted)] == wanted
+
+
+def test_calls_of_older_scripts_are_accepted(dataset):
+    graph = dataset.graph.to("cpu")
+    pairs = torch.tensor([[0, 1], [2, 3]])
+    for names, items in (("seed_nodes", torch.arange(4)), ("node_pairs", pairs)):
+        chain = gb.ItemSampler(gb.ItemSet(items, names=names), 2).buffer(2).prefetch(4).wait()
+        chain = chain.sample_neighbor(graph, [2]).fetch_feature(
+            dataset.feature, ["feat"], overlap_fetch=True, cooperative=False
+        )
+        minibatch = next(iter(gb.DataLoader(chain.mark_end())))
+        assert torch.equal(minibatch.seeds, items[:2])
+    with pytest.raises(ValueError, match="cooperative"):
+        chain.fetch_feature(dataset.feature, ["feat"], cooperative=True)
+    subgraph = gb.SampledSubgraphImpl(
+        sampled_csc=gb.CSCFormatBase(torch.tensor([0, 1]), torch.tensor([0]))
+    )
+    assert subgraph.original_edge_ids is None

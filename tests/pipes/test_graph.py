@@ -283,3 +283,27 @@ def test_what_is_kept_of_attributes_follows_the_graph():
     graph.indices[0] = 9
     with pytest.raises(ValueError, match=r"indices\[0\] is 9"):
         graph.check_indices()
+
+
+def test_edge_numbers_that_do_not_fit_are_refused():
+    graph = hp.from_coo(torch.tensor([1, 2, 0]), torch.tensor([0, 0, 1]), 3)
+    for value, error in ((torch.arange(2), ValueError), (torch.rand(3), TypeError)):
+        graph.edge_attributes = {hp.ORIGINAL_EDGE_ID: value}
+        with pytest.raises(error, match="_ORIGINAL_EDGE_ID"):
+            graph.in_subgraph(torch.tensor([0]))
+
+
+def test_a_graph_stays_on_the_cpu():
+    graph = hp.from_coo(torch.tensor([1]), torch.tensor([0]), 2)
+    assert graph.to("cpu") is graph
+    for call in (lambda: graph.to("cuda"), lambda: graph.to("pinned"), graph.pin_memory_):
+        with pytest.raises(ValueError, match="sampled on the CPU"):
+            call()
+
+
+def test_parallel_edges_are_found():
+    src, dst = torch.tensor([1, 2, 1]), torch.tensor([0, 0, 2])
+    graph = hp.from_coo(src, dst, 3)
+    assert not graph.has_parallel_edges()
+    graph.indices[1] = graph.indices[0]
+    assert graph.has_parallel_edges()

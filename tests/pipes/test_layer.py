@@ -339,6 +339,46 @@ def test_settings_name_what_decides():
     }  # fmt: skip
 
 
+@pytest.mark.parametrize("replace", [False, True])
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("timed", [False, True])
+def test_every_one_of_parallel_edges_is_as_likely(replace, weighted, timed):
+    """Ten edges from each of two sources: for one column the same as neighbour sampling."""
+    src = torch.tensor([1] * 10 + [2] * 10)
+    graph = hp.from_coo(
+        src, torch.zeros(20, dtype=torch.int64), 3,
+        edge_attributes={"w": torch.ones(20), "t": torch.zeros(20, dtype=torch.int64)},
+    )  # fmt: skip
+    kwargs = {"replace": replace, "prob_name": "w" if weighted else None}
+    if timed:
+        stage = hp.TemporalLayerNeighborSampler(
+            [], graph, [4], edge_timestamp_attr_name="t", **kwargs
+        )
+    else:
+        stage = hp.LayerNeighborSampler([], graph, [4], **kwargs)
+    counts = np.zeros(20, np.int64)
+    for index in range(1500):
+        minibatch = stage(hp.MiniBatch(seeds=tensor([0]), timestamp=tensor([5]), key=(1, 0, index)))
+        ids = minibatch.blocks[0].original_edge_ids.numpy()
+        assert len(ids) == 4
+        assert replace or len(set(ids)) == 4
+        counts += np.bincount(ids, minlength=20)
+    if replace:
+        assert_uniform(counts)
+    else:
+        assert_equal_inclusion(counts, 1500, 4)
+
+
+def test_columns_share_the_draws_of_parallel_edges():
+    src = torch.tensor([3] * 4 + [4] * 4).repeat(2)
+    graph = hp.from_coo(src, torch.arange(2).repeat_interleave(8), 5)
+    for index in range(50):
+        stage = hp.LayerNeighborSampler([], graph, [3])
+        minibatch = stage(hp.MiniBatch(seeds=tensor([0, 1]), key=(1, 0, index)))
+        ids = minibatch.blocks[0].original_edge_ids
+        assert torch.equal(ids[:3], ids[3:] - 8)
+
+
 def test_layer_sampling_resumes():
     assert issubclass(hp.LayerNeighborSampler, SharedVariates)
     check_resume(lambda: numbers().sample_layer_neighbor(ring(), [2, 2]))

@@ -26,6 +26,7 @@ PACKAGES = [
 INTERNAL = {
     "hopline.pipes.checks": None,
     "hopline.pipes.coo": {"smallest_type_dtype"},
+    "hopline.pipes.csc": {"check_types"},
     "hopline.pipes.cursor": {"Cursor", "Task", "check_state", "make_state"},
     "hopline.pipes.edges": {"check_edges", "check_reverse_etypes", "unlisted_edges"},
     "hopline.pipes.fused_ids": None,

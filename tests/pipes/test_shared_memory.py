@@ -188,3 +188,13 @@ def test_names_that_are_refused(name, error):
 def test_what_is_no_graph():
     with pytest.raises(TypeError, match="graph is a int"):
         hp.copy_to_shared_memory(3, "x")
+
+
+def test_a_copy_that_cannot_be_loaded_leaves_nothing(name, monkeypatch):
+    def fail(folder):
+        raise OSError(f"{folder} cannot be mapped")
+
+    monkeypatch.setattr(shared_memory, "load_graph", fail)
+    with pytest.raises(OSError, match="cannot be mapped"):
+        hp.copy_to_shared_memory(graph_with_attributes(), name)
+    assert left_overs(name) == []

@@ -213,3 +213,11 @@ def test_subgraph_sampler_of_a_users_own_resumes():
 
 def test_hop_sampler_resumes():
     check_resume(lambda: HopSampler(numbers(), ring(), [2, 2]))
+
+
+def test_a_sampler_that_goes_hop_by_hop_takes_no_sample_subgraphs():
+    with pytest.raises(TypeError, match="derive it from SubgraphSampler"):
+
+        class Mine(hp.NeighborSampler):
+            def sample_subgraphs(self, seeds, seeds_timestamp, seeds_pre_time_window=None):
+                return seeds, []

@@ -150,6 +150,8 @@ TABLE: list[Entry] = [
     ("Stage", lambda: Keep(None), TypeError, "source is a NoneType; expected an iterable"),
     ("Stage", lambda: Keep("abc"), TypeError, "source is a str; expected an iterable"),
     ("Stage", lambda: Keep(batch(ids(0))), TypeError, "source is a MiniBatch; expected an iterable"),
+    ("Stage.buffer", lambda: Keep(source()).buffer(0), ValueError, "buffer_size is 0; expected 1 or more"),
+    ("Stage.prefetch", lambda: Keep(source()).prefetch(1.5), TypeError, "buffer_size is 1.5; expected an int"),
     ("Stage.reset", lambda: Keep(source()).reset("state"), TypeError, "state_dict.. gave, got 'state'"),
     ("Stage.reset", lambda: Keep(source()).reset({"version": 0}), ValueError, "version 0; this release reads"),
     ("Stage.pipe", lambda: source().pipe(5), TypeError, "stage is 5; expected a Stage class"),

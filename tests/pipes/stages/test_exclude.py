@@ -120,10 +120,25 @@ def test_b101_a_type_without_an_entry_has_no_reverse():
     assert typed_loss(seeds, reverse_etypes_mapping={LIKES: LIKED}) == listed(seeds)
     # The mapping may name types that the mini-batch lacks.
     one = {BUYS: seeds[BUYS]}
-    mapping = {LIKES: LIKED, "shop:sells:item": "item:sold_in:shop"}
-    assert typed_loss(one, include_reverse_edges=True, reverse_etypes_mapping=mapping) == listed(
-        one
-    )
+    got = typed_loss(one, include_reverse_edges=True, reverse_etypes_mapping={LIKES: LIKED})
+    assert got == listed(one)
+
+
+@pytest.mark.parametrize(
+    ("seeds", "mapping", "words"),
+    [
+        (LIKES, {LIKES: LIKED, "user:liks:item": LIKED}, "has 'user:liks:item', which is no type"),
+        (LIKES, {LIKED: LIKES}, "which reverse_etypes_mapping has as a reverse only"),
+        ("user:liks:item", {LIKES: LIKED}, "seeds are of type 'user:liks:item', but the sampled"),
+        ("user:liks:item", None, "seeds are of type 'user:liks:item', but the sampled"),
+    ],
+)
+def test_names_by_which_edges_would_leak_are_refused(seeds, mapping, words):
+    with pytest.raises(ValueError, match=words):
+        typed_loss(
+            {seeds: tensor([[0, 1]])}, include_reverse_edges=mapping is not None,
+            reverse_etypes_mapping=mapping,
+        )  # fmt: skip
 
 
 def test_positives_by_type():
@@ -143,8 +158,11 @@ def test_positives_by_type():
 def test_d3_types_absent_from_the_mini_batch():
     assert typed_loss({}) == set()
     assert typed_loss({LIKES: tensor([]).reshape(0, 2)}) == set()
-    # A relation that is predicted, and not in the graph.
-    assert typed_loss({"user:new:item": tensor([[0, 0]])}) == set()
+    # A relation that is predicted, and not in the graph, whose reverse is.
+    seeds = {"user:new:item": tensor([[0, 1]])}
+    mapping = {"user:new:item": LIKED}
+    got = typed_loss(seeds, include_reverse_edges=True, reverse_etypes_mapping=mapping)
+    assert got == {(LIKED, 1, 0)}
 
 
 def test_self_loops_between_types_are_none():
@@ -304,9 +322,9 @@ def test_wrong_seeds_are_refused(seeds, error, words):
 def test_labels_that_do_not_fit_are_refused():
     columns = {"indexes": tensor([0]), "sampled_subgraphs": [full_hop()]}
     with pytest.raises(ValueError, match=r"labels have shape \(2,\) for 1 seeds"):
-        hp.exclude_seed_edges(hp.MiniBatch(tensor([[0, 1]]), torch.ones(2), **columns))
+        hp.exclude_seed_edges(hp.MiniBatch(seeds=tensor([[0, 1]]), labels=torch.ones(2), **columns))
     with pytest.raises(TypeError, match="labels are a list"):
-        hp.exclude_seed_edges(hp.MiniBatch(tensor([[0, 1]]), [1], **columns))
+        hp.exclude_seed_edges(hp.MiniBatch(seeds=tensor([[0, 1]]), labels=[1], **columns))
     seeds = {LIKES: tensor([[0, 1]])}
     with pytest.raises(TypeError, match=r"seeds come by type .* but labels are a Tensor"):
         hp.exclude_seed_edges(typed_minibatch(seeds, labels=torch.ones(1), indexes=tensor([0])))
