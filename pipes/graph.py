@@ -393,7 +393,7 @@ class FusedCSCSamplingGraph:
         Raises:
             ValueError: any other device.
         """
-        if torch.device("meta" if device == "pinned" else device).type != "cpu":
+        if str(device) != "cpu":
             raise ValueError(
                 f"graph.to({str(device)!r}): graphs are sampled on the CPU; leave the graph there, "
                 "and put copy_to(device) after the sampler"
