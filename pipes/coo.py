@@ -84,7 +84,7 @@ def from_coo(
     attributes = {}
     for name, value in (edge_attributes or {}).items():
         check_rows(value, len(src), f"edge attribute {name!r}")
-        attributes[name] = value[permutation]
+        attributes[name] = _permuted(value, permutation)
     _keep_ids(attributes, permutation, include_original_edge_id)
     for name, value in (node_attributes or {}).items():
         check_rows(value, num_nodes, f"node attribute {name!r}")
@@ -134,7 +134,7 @@ def _from_typed(
     attributes: dict[str, torch.Tensor] = {}
     for name, parts in (edge_attributes or {}).items():
         tensors = _parts(parts, {item[0]: len(item[1]) for item in lists}, f"edge {name!r}")
-        attributes[name] = torch.cat(tensors)[permutation]
+        attributes[name] = _permuted(torch.cat(tensors), permutation)
     numbers = permutation - torch.from_numpy(first)[types]
     _keep_ids(attributes, numbers, include_original_edge_id)
     nodes = {
@@ -151,6 +151,13 @@ def _from_typed(
         nodes or None,
         attributes or None,
     )
+
+
+def _permuted(value: torch.Tensor, permutation: torch.Tensor) -> torch.Tensor:
+    """Rows in another order; torch 2.9 does not index tensors of wide unsigned integers."""
+    if value.dtype not in (torch.uint16, torch.uint32, torch.uint64):
+        return value[permutation]
+    return torch.from_numpy(value.numpy()[permutation.numpy()])
 
 
 def _keep_ids(

@@ -107,31 +107,34 @@ def sample_hop(
             "use a smaller batch_size or smaller fanouts"
         )
     timed = times is not None
+    # One fanout over several edge types: the picks of a column are told apart afterwards.
+    together = typed and len(fanouts) == 1
+    told_apart = together and graph.num_edge_types > 1
     if rule.prob_name is None and rule.layer is None and not timed:
         positions, neighbors = empty_array(total, np.int64), empty_array(total, indices.dtype)
+        kinds = empty_array(total if told_apart else 0, edge_types.dtype)
         cpu.pick_neighbors(
-            indices, node_ids, rule.keys, fanouts, rule.replace, typed and len(fanouts) == 1,
-            begin, degree, picked, positions, neighbors,
+            indices, edge_types, node_ids, rule.keys, fanouts, rule.replace, together, begin,
+            degree, picked, positions, neighbors, kinds,
         )  # fmt: skip
     else:
         picked, positions, neighbors = _pick_by_looking(
             graph, node_ids, rule, begin, degree, picked, times, earliest
         )
+        kinds = edge_types[positions] if told_apart else edge_types[:0]
     bad = cpu.first_out_of_range(neighbors, 0, graph.total_num_nodes)
     if bad >= 0:
         raise ValueError(
             f"indices[{positions[bad]}] is {neighbors[bad]}; expected a node in "
             f"[0, {graph.total_num_nodes}): the graph is damaged: {graph}"
         )
-    if typed and len(fanouts) == 1 and graph.num_edge_types > 1:
+    if told_apart:
         by_column = picked
         picked = empty_array(len(columns) * graph.num_edge_types + 1, np.int64)
-        bad = typed_kernels.accumulate_typed_counts(
-            edge_types, positions, by_column, graph.num_edge_types, picked
-        )
+        bad = typed_kernels.accumulate_typed_counts(kinds, by_column, graph.num_edge_types, picked)
         if bad >= 0:
             raise ValueError(
-                f"type_per_edge[{bad}] is {edge_types[bad]}; expected types below "
+                f"type_per_edge[{positions[bad]}] is {kinds[bad]}; expected types below "
                 f"{graph.num_edge_types} that ascend within a column: the graph is damaged: {graph}"
             )
     return Hop(picked, graph.num_edge_types if typed else 1, neighbors, positions)

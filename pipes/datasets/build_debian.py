@@ -17,6 +17,7 @@ import os
 import re
 import subprocess
 import sys
+import zipfile
 import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -267,8 +268,11 @@ def write_archive(path: Path, arrays: Arrays) -> None:
     """Write the arrays to a compressed ``.npz``, beside the target first, then renamed."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        with temporary.open("wb") as file:
-            np.savez_compressed(file, allow_pickle=False, **{k: arrays[k] for k in sorted(arrays)})
+        # As np.savez_compressed does, which refuses to pickle since numpy 2.1 only.
+        with zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as archive:
+            for name in sorted(arrays):
+                with archive.open(zipfile.ZipInfo(f"{name}.npy"), "w", force_zip64=True) as file:
+                    np.lib.format.write_array(file, np.asanyarray(arrays[name]), allow_pickle=False)
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)

@@ -115,8 +115,10 @@ def empty(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
 
 
 def empty_array(length: int, dtype: Any) -> np.ndarray[Any, Any]:
-    """An uninitialised array of one dimension and a numpy dtype, from the same pool."""
-    # By way of a tensor: numpy's views would refer to the buffer alone, not to who was lent it.
+    """An uninitialised array of one dimension and a numpy dtype, from the same pool if big."""
     dtype = np.dtype(dtype)
+    if length * dtype.itemsize < SMALLEST_POOLED:
+        return np.empty(length, dtype)
+    # By way of a tensor: numpy's views would refer to the buffer alone, not to who was lent it.
     array: np.ndarray[Any, Any] = empty((length * dtype.itemsize,), torch.uint8).numpy()
     return array.view(dtype)

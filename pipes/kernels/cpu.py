@@ -46,6 +46,7 @@ U31 = np.uint64(31)
 
 CHUNK = 64  # columns whose draws are made before their neighbours are read
 AHEAD = 32  # entries between a prefetch and its use
+SHORT_RUN = 24  # picks up to which comparing all pairs is the fastest way to sort them
 LINEAR_PICKS = 64  # picks of one column up to which membership is a scan of the picks themselves
 
 
@@ -222,18 +223,29 @@ def count_picks(indptr, edge_types, columns, fanouts, replace, num_edges, begin,
 
 
 @kernel
-def _sort_run(array, low, high):
-    """Sorts array[low:high]; by insertion where that is the cheaper way."""
-    if high - low > LINEAR_PICKS:
+def _sort_run(array, low, high, scratch):
+    """Sorts array[low:high]; a short run without a branch that depends on its values.
+
+    Args:
+        array: int64[n].
+        low: begin of the run.
+        high: its end.
+        scratch: int64[SHORT_RUN].
+    """
+    count = high - low
+    if count > SHORT_RUN:
         array[low:high].sort()
         return
-    for i in range(low + 1, high):
-        value = array[i]
-        j = i
-        while j > low and array[j - 1] > value:
-            array[j] = array[j - 1]
-            j -= 1
-        array[j] = value
+    for i in range(count):
+        scratch[i] = array[low + i]
+    for i in range(count):
+        value = scratch[i]
+        rank = 0
+        for j in range(count):
+            rank += scratch[j] < value
+        for j in range(i):
+            rank += scratch[j] == value
+        array[low + rank] = value
 
 
 @kernel
@@ -260,8 +272,9 @@ def _pick_many(stream, first, d, k, out, at):
 
 @kernel
 def pick_neighbors(
-    indices, node_ids, keys, fanouts, replace, ordered, begin, degree, picked, positions, neighbors
-):
+    indices, edge_types, node_ids, keys, fanouts, replace, ordered, begin, degree, picked,
+    positions, neighbors, kinds,
+):  # fmt: skip
     """Draws each segment's edges and reads their sources.
 
     Without replacement: Floyd's draw (Bentley, Floyd: "A sample of brilliance", CACM 1987), each
@@ -270,6 +283,7 @@ def pick_neighbors(
 
     Args:
         indices: integer[num_edges], sources.
+        edge_types: integer[num_edges]; not read when kinds is empty.
         node_ids: integer[n], the columns' original ids, which key the draws.
         keys: uint64[T], one key per edge type for this hop.
         fanouts: int64[T].
@@ -280,9 +294,12 @@ def pick_neighbors(
         picked: int64[n * T + 1], from `count_picks`.
         positions: int64[picks], out: edge positions in CSC order.
         neighbors: integer[picks], out: sources, of the dtype of indices.
+        kinds: integer[picks], out: the edges' types; or empty, if they are not wanted.
     """
     num_segments = len(begin)
     num_types = len(fanouts)
+    typed = len(kinds) > 0
+    scratch = np.empty(SHORT_RUN, np.int64)
     for low in range(0, num_segments, CHUNK):
         high = min(low + CHUNK, num_segments)
         for s in range(low, high):
@@ -316,9 +333,15 @@ def pick_neighbors(
             else:
                 _pick_many(stream, first, d, k, positions, at)
             if ordered:
-                _sort_run(positions, at, at + k)
+                _sort_run(positions, at, at + k, scratch)
+        if typed:
+            for e in range(picked[low], picked[high]):
+                _prefetch(edge_types, positions[e])
         for e in range(picked[low], picked[high]):
             neighbors[e] = indices[positions[e]]
+        if typed:
+            for e in range(picked[low], picked[high]):
+                kinds[e] = edge_types[positions[e]]
 
 
 # ---------------------------------------------------------------------------------------------

@@ -30,6 +30,7 @@ U30 = np.uint64(30)
 U31 = np.uint64(31)
 
 AHEAD = 16  # segments between a prefetch and its use
+SHORT_RUN = 24  # picks up to which comparing all pairs is the fastest way to sort them
 LINEAR_PICKS = 64  # picks of one segment up to which membership is a scan of the picks themselves
 LN2 = np.log(2.0)
 SQRT2 = np.sqrt(2.0)
@@ -164,18 +165,29 @@ def _seen(position, indices, at, times, earliest, node_times, edge_times):
 
 
 @kernel
-def _sort_run(array, low, high):
-    """Sorts array[low:high]; by insertion where that is the cheaper way."""
-    if high - low > LINEAR_PICKS:
+def _sort_run(array, low, high, scratch):
+    """Sorts array[low:high]; a short run without a branch that depends on its values.
+
+    Args:
+        array: int64[n].
+        low: begin of the run.
+        high: its end.
+        scratch: int64[SHORT_RUN].
+    """
+    count = high - low
+    if count > SHORT_RUN:
         array[low:high].sort()
         return
-    for i in range(low + 1, high):
-        value = array[i]
-        j = i
-        while j > low and array[j - 1] > value:
-            array[j] = array[j - 1]
-            j -= 1
-        array[j] = value
+    for i in range(count):
+        scratch[i] = array[low + i]
+    for i in range(count):
+        value = scratch[i]
+        rank = 0
+        for j in range(count):
+            rank += scratch[j] < value
+        for j in range(i):
+            rank += scratch[j] == value
+        array[low + rank] = value
 
 
 @kernel
@@ -244,6 +256,7 @@ def pick_before(
     for s in range(len(degree)):
         longest = max(longest, degree[s])
     valid = np.empty(longest, np.int64)
+    scratch = np.empty(SHORT_RUN, np.int64)
     at = np.int64(0)
     segments[0] = 0
     for s in range(len(begin)):
@@ -280,7 +293,7 @@ def pick_before(
             for j in range(k):
                 positions[at + j] = valid[positions[at + j]]
         if k < count or replace:
-            _sort_run(positions, at, at + k)
+            _sort_run(positions, at, at + k, scratch)
         for j in range(at, at + k):
             neighbors[j] = indices[positions[j]]
         at += k
@@ -462,6 +475,7 @@ def pick_scored(
     sums = np.empty(longest if by_sums else 0, np.float64)
     scores = np.empty(largest, np.float64)
     where = np.empty(largest, np.int64)
+    scratch = np.empty(SHORT_RUN, np.int64)
     ranked = layered and parallel
     capacity = 1
     while ranked and capacity < 2 * longest:
@@ -540,10 +554,10 @@ def pick_scored(
             if n > 0:
                 _draw_by_weight(stream, sums, valid, n, k, positions, at)
                 n = k
-            _sort_run(positions, at, at + n)
+            _sort_run(positions, at, at + n, scratch)
         elif not everything:
             positions[at : at + n] = where[:n]
-            _sort_run(positions, at, at + n)
+            _sort_run(positions, at, at + n, scratch)
         for j in range(at, at + n):
             neighbors[j] = indices[positions[j]]
         at += n

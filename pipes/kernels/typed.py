@@ -8,39 +8,29 @@ from hopline.pipes.kernels.compiling import kernel
 
 __all__ = ["accumulate_typed_counts", "split_segments", "typed_ranks"]
 
-BLOCK = 1024  # edges whose types are read before the first is looked at
+FEW_TYPES = 8  # node types up to which looking at one after another is faster than bisection
 
 
 @kernel
-def accumulate_typed_counts(edge_types, positions, picked, num_types, out):
+def accumulate_typed_counts(kinds, picked, num_types, out):
     """Turns a running sum over columns into one over (column, edge type).
 
     Args:
-        edge_types: integer[num_edges].
-        positions: int64[picks], ascending within a column, hence ascending in type.
+        kinds: integer[picks], types of the edges picked, ascending within a column.
         picked: int64[n + 1].
         num_types: number of edge types T.
         out: int64[n * T + 1], out.
 
     Returns:
-        -1, or the position of the first edge whose type is unknown or out of order.
+        -1, or the first pick whose type is unknown or out of order.
     """
     out[:] = 0
-    kinds = np.empty(BLOCK, np.int64)
-    low = 0
-    high = 0
     for i in range(len(picked) - 1):
         previous = np.int64(0)
         for e in range(picked[i], picked[i + 1]):
-            if e >= high:
-                # Many types at once: reads that do not wait for one another.
-                low = e
-                high = min(e + BLOCK, len(positions))
-                for j in range(low, high):
-                    kinds[j - low] = edge_types[positions[j]]
-            t = kinds[e - low]
+            t = np.int64(kinds[e])
             if t < previous or t >= num_types:
-                return positions[e]
+                return e
             previous = t
             out[i * num_types + t + 1] += 1
     for s in range(1, len(out)):
@@ -61,7 +51,13 @@ def typed_ranks(nodes, offsets, node_types, ranks):
     counts = np.zeros(len(offsets) - 1, np.int32)
     for i in range(len(nodes)):
         # Empty types share their offset with the next one: the last that starts at or below.
-        t = np.searchsorted(offsets, np.int64(nodes[i]), side="right") - 1
+        node = np.int64(nodes[i])
+        t = 0
+        if len(offsets) - 1 <= FEW_TYPES:
+            while node >= offsets[t + 1]:
+                t += 1
+        else:
+            t = int(np.searchsorted(offsets, node, side="right")) - 1
         node_types[i] = t
         ranks[i] = counts[t]
         counts[t] += 1

@@ -132,9 +132,7 @@ def test_count_picks_names_the_column_with_bad_pointers(indptr, column, types):
 def test_typed_counts_refuse_unknown_and_unordered_types(types, bad):
     # Two columns, with edges 0..2 and 3.
     out = np.empty(5, np.int64)
-    got = typed.accumulate_typed_counts(
-        np.array(types, np.int8), np.arange(4), np.array([0, 3, 4]), 2, out
-    )
+    got = typed.accumulate_typed_counts(np.array(types, np.int8), np.array([0, 3, 4]), 2, out)
     assert got == bad
     if bad < 0:
         assert out.tolist() == [0, 1, 3, 4, 4]
