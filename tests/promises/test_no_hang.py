@@ -349,7 +349,7 @@ def test_memory_is_flat_over_batches():
 
 
 PRELUDE = """
-import signal, sys, threading, time
+import os, signal, sys, threading, time
 import torch
 import hopline.pipes as hp
 from tests.number_chains import Call, numbers, whole_chain
