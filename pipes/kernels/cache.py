@@ -110,7 +110,8 @@ def _prefetch(typingctx: Any, array: Any, position: Any) -> Any:
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         array_type, _ = signature.args
         data = context.make_array(array_type)(context, builder, args[0]).data
-        pointer = builder.bitcast(builder.gep(data, [args[1]]), cgutils.voidptr_t)
+        pointer = builder.gep(data, [args[1]])
+        pointer = builder.bitcast(pointer, cgutils.voidptr_t)
         word = ir.IntType(32)
         function = cgutils.get_or_insert_function(
             builder.module,

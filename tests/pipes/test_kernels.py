@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import itertools
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -150,3 +152,22 @@ def test_typed_ranks(sizes, data):
     assert ranks.tolist() == [
         [owner[v] for v in nodes[:i]].count(owner[node]) for i, node in enumerate(nodes)
     ]
+
+
+# -------------------------------------------------------------------------------------------------
+# Copies
+
+
+def test_copies_of_a_helper_are_equal():
+    """Numba's cache sees edits of a kernel's own file only, so each file has its helpers itself."""
+    copies: dict[str, dict[str, str]] = {}
+    for path in sorted(Path(cpu.__file__).parent.glob("*.py")):
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.FunctionDef) and node.name.startswith("_"):
+                body = node.body[1:] if ast.get_docstring(node) else node.body
+                text = "\n".join(map(ast.unparse, body))
+                copies.setdefault(node.name, {})[path.name] = text
+    repeated = {name: files for name, files in copies.items() if len(files) > 1}
+    assert {"_fold", "_mix64", "_below", "_prefetch"} <= set(repeated)
+    for name, files in repeated.items():
+        assert len(set(files.values())) == 1, f"{name} differs between {list(files)}"
