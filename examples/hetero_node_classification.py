@@ -1,7 +1,7 @@
 """Trains R-GCN on a graph with edge types.
 
 python examples/hetero_node_classification.py
-python examples/hetero_node_classification.py --num-bases 8 --fanout 5,5
+python examples/hetero_node_classification.py --num-bases 0 --fanout 10,10
 
 "debian" comes as a graph of one type with an edge attribute `relation`; here each relation becomes
 an edge type. A data set with types of its own is taken as it is (--dataset FOLDER).
@@ -69,9 +69,9 @@ def create_dataloader(args, graph, features, itemset, keys, target, device, shuf
 
 def main():
     p = parser(__doc__.splitlines()[0])
-    p.set_defaults(fanout="10,10", hidden=128)
-    p.add_argument("--num-bases", type=number(int, 1), help="of the relations' weights; by default "
-                   "each relation has weights of its own")  # fmt: skip
+    p.set_defaults(fanout="20,20")
+    p.add_argument("--num-bases", type=number(int, 0), default=4, help="of the relations' weights; "
+                   "0: each relation has weights of its own")  # fmt: skip
     args = p.parse_args()
     check(args)
     torch.manual_seed(args.seed)  # for the initial weights
@@ -89,7 +89,7 @@ def main():
 
     in_sizes = {ntype: features.size("node", ntype, "feat")[0] for ntype in keys}
     model = RGCN(in_sizes, args.hidden, num_classes, list(graph.edge_type_to_id),
-                 len(args.fanout), args.dropout, num_bases=args.num_bases).to(device)  # fmt: skip
+                 len(args.fanout), args.dropout, num_bases=args.num_bases or None).to(device)  # fmt: skip
     optimizer = torch.optim.Adam(model.parameters(), lr=args.lr, weight_decay=args.weight_decay)
     metric = make_metric(args.metric, num_classes)
 

@@ -110,7 +110,9 @@ def test_a_rank_that_is_killed_in_mid_epoch_is_named(tmp_path):
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_ranks_end_with_the_caller(tmp_path, number):
     program = (
-        "import sys; from tests.models.ranks import launch_waiting_ranks\n"
+        "import signal, sys; from tests.models.ranks import launch_waiting_ranks\n"
+        # Also when the tests were started in the background, where Ctrl-C is ignored.
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "if __name__ == '__main__': launch_waiting_ranks(sys.argv[1])\n"
     )
     script = tmp_path / "waiting.py"

@@ -186,8 +186,9 @@ def test_scipy_refuses():
     with pytest.raises(TypeError, match=r"float128|longdouble|which torch lacks"):
         hp.from_scipy(sparse.coo_array(np.ones((2, 2), np.longdouble)))
     graph = hp.from_edge_list([(0, 1)], edge_attributes={"vector": torch.ones(1, 4)})
-    with pytest.raises(KeyError, match="no edge attribute 'weight'"):
-        hp.to_scipy(graph, "weight")
+    assert hp.to_scipy(graph).toarray().tolist() == [[0, 1], [0, 0]]  # no weights: ones
+    with pytest.raises(KeyError, match="no edge attribute 'value'"):
+        hp.to_scipy(graph, "value")
     with pytest.raises(ValueError, match=r"'vector' has shape \(1, 4\); expected one value"):
         hp.to_scipy(graph, "vector")
 
