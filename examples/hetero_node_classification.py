@@ -89,7 +89,8 @@ def main():
 
     in_sizes = {ntype: features.size("node", ntype, "feat")[0] for ntype in keys}
     model = RGCN(in_sizes, args.hidden, num_classes, list(graph.edge_type_to_id),
-                 len(args.fanout), args.dropout, num_bases=args.num_bases or None).to(device)  # fmt: skip
+                 len(args.fanout), args.dropout, num_bases=args.num_bases or None)  # fmt: skip
+    model = model.to(device)
     optimizer = torch.optim.Adam(model.parameters(), lr=args.lr, weight_decay=args.weight_decay)
     metric = make_metric(args.metric, num_classes)
 
