@@ -80,7 +80,7 @@ class FusedCSCSamplingGraph:
         # What kernels read in place of attributes, each with the tensor that it was made from.
         self._arrays: dict[tuple[str, str, Any], tuple[torch.Tensor, int, Array]] = {}
         self._checked: tuple[torch.Tensor, int, int] | None = None
-        self._parallel: tuple[Any, bool] | None = None
+        self._parallel: tuple[Any, torch.Tensor, int, bool] | None = None
 
     @property
     def csc_indptr(self) -> torch.Tensor:
@@ -373,16 +373,26 @@ class FusedCSCSamplingGraph:
         """Whether two edges have the same ends; looked at once. Taken for granted of huge graphs.
 
         Raises:
-            ValueError: an index is no node: the graph is damaged.
+            ValueError: an index is no node, or csc_indptr descends: the graph is damaged.
         """
         if self.total_num_nodes > HUGE or self.total_num_edges > HUGE:
             return True
         self.check_indices()
-        if self._parallel is None or self._parallel[0] is not self._checked:
+        indptr, version = self.csc_indptr, self.csc_indptr._version
+        known = self._parallel
+        if (
+            known is None
+            or known[0] is not self._checked
+            or known[1] is not indptr
+            or (known[2] != version)
+        ):
+            bad = cpu.first_bad_column(indptr.numpy(), self.total_num_edges)
+            if bad >= 0:
+                raise ValueError(f"csc_indptr is damaged at node {bad}: {self}")
             seen = np.full(self.total_num_nodes, -1, np.int64)
-            found = draws.has_parallel_edges(self.csc_indptr.numpy(), self.indices.numpy(), seen)
-            self._parallel = (self._checked, bool(found))
-        return self._parallel[1]
+            found = bool(draws.has_parallel_edges(indptr.numpy(), self.indices.numpy(), seen))
+            known = self._parallel = (self._checked, indptr, version, found)
+        return known[3]
 
     # -----------------------------------------------------------------------------------------
     # Copies and files

@@ -128,7 +128,12 @@ def minibatcher_default(batch: Any, names: tuple[str, ...] | None) -> MiniBatch:
         )
     if isinstance(names, str):
         raise TypeError(f"names is {names!r}; expected a tuple of strings")
-    names = tuple(EARLIER_NAMES.get(name, name) for name in names)
+    given, names = names, tuple(EARLIER_NAMES.get(name, name) for name in names)
+    if len(set(names)) < len(names):
+        raise ValueError(
+            f"names are {tuple(given)}; expected a name of its own for each column, of which one "
+            f"at most is seeds ({', '.join(['seeds', *EARLIER_NAMES])})"
+        )
     if isinstance(batch, dict):
         typed: dict[str, dict[str, Any]] = {name: {} for name in names}
         for kind, columns in batch.items():

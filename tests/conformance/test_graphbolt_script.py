@@ -109,6 +109,8 @@ def test_calls_of_older_scripts_are_accepted(dataset):
         )
         minibatch = next(iter(gb.DataLoader(chain.mark_end())))
         assert torch.equal(minibatch.seeds, items[:2])
+    with pytest.raises(ValueError, match="one at most is seeds"):
+        gb.ItemSampler(gb.ItemSet((pairs, pairs), names=("seeds", "node_pairs")), 2).batch(0, 0)
     with pytest.raises(ValueError, match="cooperative"):
         chain.fetch_feature(dataset.feature, ["feat"], cooperative=True)
     subgraph = gb.SampledSubgraphImpl(

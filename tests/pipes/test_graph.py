@@ -307,3 +307,8 @@ def test_parallel_edges_are_found():
     assert not graph.has_parallel_edges()
     graph.indices[1] = graph.indices[0]
     assert graph.has_parallel_edges()
+    graph.csc_indptr[1] = 1  # the second edge into node 0 is one into node 1 now
+    assert not graph.has_parallel_edges()
+    graph.csc_indptr[1] = 10**9
+    with pytest.raises(ValueError, match="csc_indptr is damaged at node 0"):
+        graph.has_parallel_edges()
