@@ -3,24 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
 from hopline.pipes.kernels import cpu
 
+if TYPE_CHECKING:
+    from hopline.pipes.graph import FusedCSCSamplingGraph
+
 __all__ = [
     "as_times",
     "check_array",
     "check_count",
     "check_flag",
+    "check_graph_arrays",
+    "check_id_tensor",
     "check_ids",
     "check_mapping",
     "check_name",
     "check_rows",
     "check_values",
+    "id_out_of_range",
 ]
+
+INTEGERS = (
+    torch.uint8, torch.int8, torch.uint16, torch.int16, torch.uint32, torch.int32, torch.uint64,
+    torch.int64,
+)  # fmt: skip
 
 
 def check_count(value: Any, name: str, least: int | None = 0) -> int:
@@ -96,6 +107,35 @@ def check_array(value: Any, what: str, dtypes: tuple[torch.dtype, ...], least: i
         )
 
 
+def check_graph_arrays(graph: FusedCSCSamplingGraph) -> None:
+    """Refuses arrays that no kernel may be given, be it that a graph's attributes have been set.
+
+    Looks at dtypes and lengths, and at the few numbers where node types begin; kernels look at the
+    rest as they come to it.
+
+    Raises:
+        TypeError: an array is no tensor, or of a wrong dtype.
+        ValueError: an array is of a wrong length, or node types do not share out the nodes.
+    """
+    check_array(graph.csc_indptr, "csc_indptr", (torch.int64,), 1)
+    check_array(graph.indices, "indices", (torch.int32, torch.int64), 0)
+    if graph.type_per_edge is not None:
+        check_array(graph.type_per_edge, "type_per_edge", INTEGERS, 0)
+        check_rows(graph.type_per_edge, graph.total_num_edges, "type_per_edge")
+    if graph.node_type_to_id is None:
+        return
+    check_array(graph.node_type_offset, "node_type_offset", INTEGERS, 1)
+    assert graph.node_type_offset is not None
+    offsets = graph.node_type_offset.tolist()
+    ends = (offsets[0], offsets[-1]) == (0, graph.total_num_nodes)
+    if not ends or len(offsets) != len(graph.node_type_to_id) + 1 or offsets != sorted(offsets):
+        raise ValueError(
+            f"node_type_offset is {offsets}; expected {len(graph.node_type_to_id) + 1} entries "
+            f"that never descend, from 0 to {graph.total_num_nodes} nodes: the graph is damaged: "
+            f"{graph}"
+        )
+
+
 def check_values(tensor: torch.Tensor, what: str) -> None:
     """Refuses a tensor that has a shape and no values, where these are to be read.
 
@@ -123,13 +163,7 @@ def check_ids(ids: torch.Tensor, count: int, what: str, dtype: torch.dtype) -> t
         ValueError: ids are not 1-D, or have no values.
         IndexError: an id is outside [0, count).
     """
-    if not isinstance(ids, torch.Tensor):
-        raise TypeError(f"{what}: got a {type(ids).__name__}; expected a torch.Tensor of integers")
-    if ids.dtype.is_floating_point or ids.dtype.is_complex or ids.dtype == torch.bool:
-        raise TypeError(f"{what}: got dtype {ids.dtype}; expected integers, e.g. {dtype}")
-    if ids.dim() != 1:
-        raise ValueError(f"{what}: got shape {tuple(ids.shape)}; expected one dimension")
-    check_values(ids, what)
+    check_id_tensor(ids, what, dtype)
     array = ids.detach().cpu().contiguous().numpy()
     if array.dtype == np.uint64 and len(array) and int(array.max()) > np.iinfo(np.int64).max:
         raise IndexError(f"{what}: id {int(array.max())} is outside [0, {count})")
@@ -137,12 +171,33 @@ def check_ids(ids: torch.Tensor, count: int, what: str, dtype: torch.dtype) -> t
         array = array.astype(np.int64)
     bad = int(cpu.first_out_of_range(array, 0, count))
     if bad >= 0:
-        raise IndexError(
-            f"{what}: id {int(array[bad])} at position {bad} is outside [0, {count}); "
-            "ids are numbered from 0 within their type"
-        )
+        raise id_out_of_range(int(array[bad]), bad, count, what)
     wanted = np.int32 if dtype == torch.int32 else np.int64
     return torch.from_numpy(np.ascontiguousarray(array, dtype=wanted))
+
+
+def check_id_tensor(ids: Any, what: str, dtype: torch.dtype) -> None:
+    """Refuses what cannot be ids, whatever its values.
+
+    Raises:
+        TypeError: ids are not a tensor of integers.
+        ValueError: ids are not 1-D, or have no values.
+    """
+    if not isinstance(ids, torch.Tensor):
+        raise TypeError(f"{what}: got a {type(ids).__name__}; expected a torch.Tensor of integers")
+    if ids.dtype.is_floating_point or ids.dtype.is_complex or ids.dtype == torch.bool:
+        raise TypeError(f"{what}: got dtype {ids.dtype}; expected integers, e.g. {dtype}")
+    if ids.dim() != 1:
+        raise ValueError(f"{what}: got shape {tuple(ids.shape)}; expected one dimension")
+    check_values(ids, what)
+
+
+def id_out_of_range(value: int, position: int, count: int, what: str) -> IndexError:
+    """The error of an id outside [0, count)."""
+    return IndexError(
+        f"{what}: id {value} at position {position} is outside [0, {count}); ids are numbered from "
+        "0 within their type"
+    )
 
 
 def as_times(values: torch.Tensor, what: str) -> np.ndarray[Any, Any]:

@@ -8,7 +8,13 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 from hypothesis import HealthCheck, settings
+
+# Without a GPU, GPU kernels are tested on the CPU, by Triton's interpreter. Triton looks at the
+# variable when a kernel is defined.
+if not torch.cuda.is_available():
+    os.environ.setdefault("TRITON_INTERPRET", "1")
 
 # Kernels compile at the first call, so the time of one example means nothing.
 settings.register_profile(
@@ -43,6 +49,19 @@ def no_thread_is_left():
         time.sleep(0.01)
     if left:
         pytest.fail(f"threads left behind: {sorted(t.name for t in left)}", pytrace=False)
+
+
+@pytest.fixture
+def gpu():
+    """The device of the GPU's path: a GPU, or else the CPU with interpreted kernels."""
+    if torch.cuda.is_available():
+        yield torch.device("cuda", torch.cuda.current_device())
+        return
+    pytest.importorskip("triton", reason="GPU kernels are interpreted by Triton, which is missing")
+    from hopline.pipes.kernels.dispatch import interpreted_device
+
+    with interpreted_device():
+        yield torch.device("cpu")
 
 
 @pytest.fixture(scope="session")

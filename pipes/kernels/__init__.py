@@ -1,3 +1,17 @@
-"""The few hot operations, with one contract on every device."""
+"""The few hot operations, with one contract on every device: on the CPU here, on GPUs in `cuda`.
 
-__all__ = ["cache", "cache_rows", "compiling", "cpu", "disk", "edges", "typed"]
+`cuda` is not imported with the others: it needs Triton.
+"""
+
+__all__ = [
+    "cache",
+    "cache_rows",
+    "compiling",
+    "cpu",
+    "disk",
+    "dispatch",
+    "draws",
+    "edges",
+    "ranks",
+    "typed",
+]

@@ -189,15 +189,17 @@ def count_picks(indptr, edge_types, columns, fanouts, replace, num_edges, begin,
         if i + AHEAD < n:
             _prefetch(indptr, np.int64(columns[i + AHEAD]))
         column = columns[i]
-        low = indptr[column]
+        first = indptr[column]
         end = indptr[column + 1]
-        if low < 0 or low > end or end > num_edges:
+        if first < 0 or first > end or end > num_edges:
             return np.int64(-1 - i)
+        low = first
         for t in range(num_types):
             high = end
-            if num_types > 1:
-                # First edge of a type above t: binary search in [low, end).
-                left = low
+            if num_types > 1 and low < end:
+                # First edge of a type above t: binary search in the whole column, as on a GPU, so
+                # that both find the same even if the types are in disorder.
+                left = first
                 right = end
                 while left < right:
                     middle = (left + right) >> 1

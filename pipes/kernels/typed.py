@@ -6,7 +6,7 @@ import numpy as np
 
 from hopline.pipes.kernels.compiling import kernel
 
-__all__ = ["accumulate_typed_counts", "split_segments", "typed_ranks"]
+__all__ = ["accumulate_typed_counts", "first_in_disorder", "split_segments", "typed_ranks"]
 
 FEW_TYPES = 8  # node types up to which looking at one after another is faster than bisection
 
@@ -35,6 +35,25 @@ def accumulate_typed_counts(kinds, picked, num_types, out):
             out[i * num_types + t + 1] += 1
     for s in range(1, len(out)):
         out[s] += out[s - 1]
+    return np.int64(-1)
+
+
+@kernel
+def first_in_disorder(indptr, edge_types, num_types):
+    """First edge of unknown type, or of one below that of the edge before in its column; or -1.
+
+    Args:
+        indptr: int64[num_nodes + 1], ascending, to the number of edges at most.
+        edge_types: integer[num_edges].
+        num_types: number of edge types.
+    """
+    for v in range(len(indptr) - 1):
+        previous = np.int64(0)
+        for e in range(indptr[v], indptr[v + 1]):
+            t = np.int64(edge_types[e])
+            if t < previous or t >= num_types:
+                return e
+            previous = t
     return np.int64(-1)
 
 
