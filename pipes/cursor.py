@@ -43,6 +43,11 @@ class Task:
         self._stages = stages
         self.after = after
 
+    @property
+    def item(self) -> Any:
+        """What a walked source has read for it, else None."""
+        return self._make.item if isinstance(self._make, _Walked) else None
+
     def __call__(self) -> MiniBatch:
         """Makes the mini-batch and takes it through the stages.
 

@@ -10,9 +10,13 @@ from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from types import TracebackType
 from typing import Any
 
+import torch
+
 from hopline.pipes.cursor import Cursor, check_state, make_state
 from hopline.pipes.minibatch import MiniBatch
-from hopline.pipes.stage import Chain
+from hopline.pipes.stage import Chain, Stage
+from hopline.pipes.stages.copy_to import CopyTo
+from hopline.pipes.streams import HandedOver, WorkerStreams
 
 __all__ = ["DataLoader"]
 
@@ -34,11 +38,14 @@ class DataLoader:
 
     An exception of a stage is raised at its mini-batch, after those before it, as the same object.
 
+    Where the chain copies to a GPU, each thread works on a CUDA stream of its own. A mini-batch is
+    ready for the stream that is current where it is read.
+
     Args:
         datapipe: a chain, or any iterable of mini-batches.
         num_workers: threads; 0 works on the calling thread.
         persistent_workers: accepted for GraphBolt's scripts; threads are cheap and live an epoch.
-        max_uva_threads: accepted for GraphBolt's scripts; has no meaning here.
+        max_uva_threads: accepted for GraphBolt's scripts; GPU kernels choose their own size.
         prefetch_factor: at most num_workers * prefetch_factor mini-batches are in the making or
             wait to be read.
 
@@ -203,7 +210,8 @@ class _Epoch(Iterator[MiniBatch]):
         )
         place.after, place.loaded = self._cursor.after, False
         self._limit = num_workers * prefetch_factor
-        self._pending: deque[tuple[Future[MiniBatch], Any]] = deque()
+        self._streams = WorkerStreams(_gpus(self._cursor.stages), num_workers)
+        self._pending: deque[tuple[Future[HandedOver], Any]] = deque()
         self._more = True
         self._closed = False
         self._done = False  # ended by itself or by an error that was told
@@ -243,7 +251,8 @@ class _Epoch(Iterator[MiniBatch]):
         task = self._cursor.next_task()
         if task is None:
             raise self._end()
-        return task(), task.after
+        with self._streams.page_locked_outputs():
+            return task(), task.after
 
     def _from_pool(self, pool: ThreadPoolExecutor) -> tuple[MiniBatch, Any]:
         self._fill(pool)
@@ -251,7 +260,7 @@ class _Epoch(Iterator[MiniBatch]):
             raise self._end()
         future, after = self._pending.popleft()
         try:
-            return future.result(), after
+            return future.result().receive(), after
         except CancelledError:
             if future.cancelled():
                 raise RuntimeError(LEFT) from None
@@ -269,14 +278,14 @@ class _Epoch(Iterator[MiniBatch]):
                 raise
             except BaseException as error:
                 # The source failed: told at its place, after the mini-batches before it.
-                failed: Future[MiniBatch] = Future()
+                failed: Future[HandedOver] = Future()
                 failed.set_exception(error)
                 self._pending.append((failed, None))
                 task = None
             if task is None:
                 self._more = False
             else:
-                self._pending.append((pool.submit(task), task.after))
+                self._pending.append((pool.submit(self._streams.task(task)), task.after))
 
     def close(self) -> None:
         """Ends the loop: waiting tasks are dropped, threads stop after the task they are in."""
@@ -284,7 +293,14 @@ class _Epoch(Iterator[MiniBatch]):
         self._pending.clear()
         if self.pool is not None:
             self.pool.shutdown(wait=False, cancel_futures=True)
+        self._streams.close()
 
     def __del__(self) -> None:
         if not getattr(self, "_closed", True):
             self.close()
+
+
+def _gpus(stages: tuple[Stage, ...]) -> list[torch.device]:
+    """The GPUs that the stages copy to, in their order."""
+    devices = [stage.device for stage in stages if isinstance(stage, CopyTo)]
+    return [d for d in devices if isinstance(d, torch.device) and d.type == "cuda"]

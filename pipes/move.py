@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import functools
+import inspect
 from typing import Any
 
 import torch
+
+from hopline.pipes.streams import upload
 
 __all__ = ["check_device", "move", "move_fields"]
 
@@ -48,7 +52,8 @@ def move(value: Any, device: torch.device | str, non_blocking: bool = False) -> 
         value: a tensor, an object with a method `to`, a dataclass, or dicts, lists and tuples of
             such; anything else is passed through.
         device: torch device, or "pinned" for page-locked host memory.
-        non_blocking: copy from pinned memory without waiting.
+        non_blocking: do not wait for copies to a GPU. They are queued on the current stream; what
+            is in ordinary memory goes through page-locked memory.
 
     Returns:
         The same structure; the containers are new.
@@ -59,6 +64,8 @@ def move(value: Any, device: torch.device | str, non_blocking: bool = False) -> 
     pinned = isinstance(device, str) and device == "pinned"
     if isinstance(value, torch.Tensor):
         if not pinned:
+            if non_blocking and value.device.type == "cpu" and torch.device(device).type == "cuda":
+                return upload(value, device)
             return value.to(device, non_blocking=non_blocking)
         if not torch.cuda.is_available():
             raise RuntimeError("pinning memory needs a GPU, and torch finds none here")
@@ -75,10 +82,20 @@ def move(value: Any, device: torch.device | str, non_blocking: bool = False) -> 
     if pinned and hasattr(value, "pin_memory"):
         return value.pin_memory()
     if hasattr(value, "to") and (not pinned or dataclasses.is_dataclass(value)):
-        # Not every `to` knows non_blocking.
-        options = {"non_blocking": True} if non_blocking else {}
+        kind: Any = type(value)
+        options = {"non_blocking": True} if non_blocking and _knows_non_blocking(kind) else {}
         return value.to(device, **options)
     return value
+
+
+@functools.lru_cache(maxsize=128)
+def _knows_non_blocking(kind: Any) -> bool:
+    """Whether a class's `to` knows non_blocking."""
+    try:
+        parameters = inspect.signature(kind.to).parameters.values()
+    except (AttributeError, TypeError, ValueError):
+        return False
+    return any(p.name == "non_blocking" or p.kind is p.VAR_KEYWORD for p in parameters)
 
 
 def move_fields(value: Any, device: torch.device | str, non_blocking: bool = False) -> Any:

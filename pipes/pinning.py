@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 
+from hopline.pipes.page_lock import is_page_locked
+
 __all__ = ["is_pinned"]
 
 
@@ -17,6 +19,8 @@ def is_pinned(value: Any) -> bool:
         value: as for `hopline.pipes.move.move`, whose device "pinned" brings this about.
     """
     if isinstance(value, torch.Tensor):
+        if value.layout == torch.strided:
+            return is_page_locked(value)
         # Without a GPU torch may raise at the question; the answer is no.
         return torch.cuda.is_available() and value.is_pinned()
     if isinstance(value, dict):

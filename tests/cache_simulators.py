@@ -167,4 +167,78 @@ class Static:
         return set(self.keys)
 
 
+def mix64(word: int) -> int:
+    """The finaliser of SplitMix64."""
+    word &= (1 << 64) - 1
+    word = (word ^ (word >> 30)) * 0xBF58476D1CE4E5B9 % (1 << 64)
+    word = (word ^ (word >> 27)) * 0x94D049BB133111EB % (1 << 64)
+    return word ^ (word >> 31)
+
+
+class SetLRU:
+    """What a cache on a GPU holds: sets of up to 32 ways, a call at a time; and what it counts."""
+
+    def __init__(self, capacity: int) -> None:
+        count = -(-capacity // 32)
+        sizes = [capacity // count + (s < capacity % count) for s in range(count)]
+        # Of each way: a key, or -1, and the call that touched it last.
+        self.sets: list[list[list[int]]] = [[[-1, 0] for _ in range(size)] for size in sizes]
+        self.call = self.requests = self.misses = 0
+
+    def home(self, key: int) -> list[list[int]]:
+        return self.sets[mix64(key) % len(self.sets)] if self.sets else []
+
+    def request(self, keys: Iterable[int]) -> list[int]:
+        """The keys that are missing, each once, by first occurrence; they are let in."""
+        self.call += 1
+        new: dict[int, None] = {}
+        for key in keys:
+            self.requests += 1
+            ways = [way for way in self.home(key) if way[0] == key]
+            for way in ways:
+                way[1] = self.call
+            if not ways:
+                new[key] = None
+        self.misses += len(new)
+        order = [sorted((w for w in s if w[1] != self.call), key=lambda w: w[1]) for s in self.sets]
+        for key in new:
+            if self.sets and (victims := order[mix64(key) % len(self.sets)]):
+                victims.pop(0)[:] = key, self.call
+        return list(new)
+
+    def forget(self, keys: Iterable[int]) -> None:
+        for key in keys:
+            for way in self.home(key):
+                if way[0] == key:
+                    way[:] = -1, 0
+
+    def resident(self) -> list[list[int]]:
+        """The key in each way of each set."""
+        return [[w[0] for w in s] + [-1] * (32 - len(s)) for s in self.sets]
+
+
+class StaticRows:
+    """What a cache on a GPU holds of a hot set: rows that were asked for; and what it counts."""
+
+    def __init__(self, capacity: int, hot: Iterable[int]) -> None:
+        self.filled = dict.fromkeys(sorted(list(dict.fromkeys(hot))[:capacity]), False)
+        self.requests = self.misses = 0
+
+    def request(self, keys: Iterable[int]) -> list[int]:
+        """The keys whose rows are missing, each once, by first occurrence; hot ones are kept."""
+        keys = list(keys)
+        new = list(dict.fromkeys(key for key in keys if not self.filled.get(key)))
+        self.requests += len(keys)
+        self.misses += len(new)
+        self.filled.update((key, True) for key in new if key in self.filled)
+        return new
+
+    def forget(self, keys: Iterable[int]) -> None:
+        self.filled.update((key, False) for key in keys if key in self.filled)
+
+    def resident(self) -> list[int]:
+        """The key in each way."""
+        return [key if there else -1 for key, there in self.filled.items()]
+
+
 SIMULATORS = {"sieve": Sieve, "s3-fifo": S3FIFO, "lru": LRU, "clock": Clock}

@@ -7,8 +7,11 @@ once wait for each other. A buffer from the pool has its pages already.
 
 from __future__ import annotations
 
+import threading
 import weakref
 from collections import OrderedDict, deque
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -16,7 +19,7 @@ import torch
 
 from hopline.pipes.features.fork_safe import fork_safe_lock
 
-__all__ = ["BufferPool", "empty", "empty_array"]
+__all__ = ["BufferPool", "empty", "empty_array", "page_locked_outputs"]
 
 SMALLEST_POOLED = 1 << 16  # bytes; smaller outputs come from the allocator, which keeps them
 STEPS = 8  # sizes between a power of two and the next, so at most 1 / STEPS of a buffer is unused
@@ -107,18 +110,45 @@ def _rounded(size: int) -> int:
 
 
 _pool = BufferPool()
+_thread = threading.local()
+
+
+@contextmanager
+def page_locked_outputs() -> Iterator[None]:
+    """Big outputs of this thread come in page-locked memory while the block runs.
+
+    From there they are copied to a GPU beside other work. Without a GPU nothing changes.
+    """
+    before = getattr(_thread, "page_locked", False)
+    _thread.page_locked = True
+    try:
+        yield
+    finally:
+        _thread.page_locked = before
 
 
 def empty(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-    """An uninitialised CPU tensor from the pool that all stages share."""
+    """An uninitialised CPU tensor, from the pool that all stages share if it is big.
+
+    Inside `page_locked_outputs` torch's caching host allocator is that pool. It notes copies that
+    do not wait, and lends their memory anew only when they are done.
+    """
+    if getattr(_thread, "page_locked", False) and torch.cuda.is_available():
+        size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+        if size >= SMALLEST_POOLED:
+            return torch.empty(shape, dtype=dtype, pin_memory=True)
     return _pool.empty(shape, dtype)
 
 
 def empty_array(length: int, dtype: Any) -> np.ndarray[Any, Any]:
-    """An uninitialised array of one dimension and a numpy dtype, from the same pool if big."""
+    """An uninitialised array of one dimension and a numpy dtype, from the same pool if big.
+
+    Never page-locked: tensors made of its parts would not be known to torch's allocator, and their
+    memory be lent anew while they are copied.
+    """
     dtype = np.dtype(dtype)
     if length * dtype.itemsize < SMALLEST_POOLED:
         return np.empty(length, dtype)
     # By way of a tensor: numpy's views would refer to the buffer alone, not to who was lent it.
-    array: np.ndarray[Any, Any] = empty((length * dtype.itemsize,), torch.uint8).numpy()
+    array: np.ndarray[Any, Any] = _pool.empty((length * dtype.itemsize,), torch.uint8).numpy()
     return array.view(dtype)

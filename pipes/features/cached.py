@@ -19,6 +19,7 @@ from hopline.pipes.features.feature_cache import (
     as_bytes,
     check_offset,
 )
+from hopline.pipes.features.rows import outputs_for, sent
 
 __all__ = [
     "CPUCachedFeature",
@@ -26,6 +27,7 @@ __all__ = [
     "bytes_to_number_of_items",
     "cpu_cached_feature",
     "merge_hot_ids",
+    "reinterpreted",
     "wrap_with_cached_feature",
 ]
 
@@ -73,9 +75,10 @@ class CachedFeature(Feature):
         if ids is None:
             return self.fallback_feature.read()
         checked = check_ids(ids, self._count, "feature ids", torch.int64)
-        rows = self.cache.query_and_replace(checked, self._read_slowly, self.offset)
-        rows = _reinterpreted(rows, self._dtype, self._size)
-        return rows if rows.device == ids.device or rows.is_cuda else rows.to(ids.device)
+        with outputs_for(ids.device):
+            rows = self.cache.query_and_replace(checked, self._read_slowly, self.offset)
+        rows = reinterpreted(rows, self._dtype, self._size)
+        return rows if rows.is_cuda else sent(rows, ids.device)
 
     def _read_slowly(self, ids: torch.Tensor) -> torch.Tensor:
         """Rows of the slower feature, as the cache has them."""
@@ -85,7 +88,7 @@ class CachedFeature(Feature):
                 f"{self.fallback_feature!r} gave {rows.dtype} of shape {tuple(rows.shape)} for "
                 f"{len(ids)} ids; expected {self._dtype} of shape {(len(ids), *self._size)}"
             )
-        return _reinterpreted(rows, self.cache.dtype, self.cache.row_shape)
+        return reinterpreted(rows, self.cache.dtype, self.cache.row_shape)
 
     def size(self) -> torch.Size:
         """Shape of one row."""
@@ -321,7 +324,7 @@ def _by_key(features: Feature | Mapping[Any, Feature]) -> dict[Any, Feature]:
     return listed
 
 
-def _reinterpreted(rows: torch.Tensor, dtype: torch.dtype, row_shape: torch.Size) -> torch.Tensor:
+def reinterpreted(rows: torch.Tensor, dtype: torch.dtype, row_shape: torch.Size) -> torch.Tensor:
     """The same bytes as rows of another dtype and shape: features of both may share a cache."""
     if rows.dtype == dtype and rows.shape[1:] == row_shape:
         return rows

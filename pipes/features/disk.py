@@ -14,6 +14,7 @@ from hopline.pipes.checks import check_ids
 from hopline.pipes.features.buffers import empty
 from hopline.pipes.features.feature import Feature
 from hopline.pipes.features.row_reader import RowReader
+from hopline.pipes.features.rows import outputs_for, sent
 from hopline.pipes.features.tensor import TorchBasedFeature
 from hopline.pipes.npy import npy_layout
 
@@ -84,9 +85,10 @@ class DiskBasedFeature(Feature):
             return self._read_all()
         wide = isinstance(ids, torch.Tensor) and ids.dtype == torch.int64
         checked = check_ids(ids, self.count(), "feature ids", torch.int64 if wide else torch.int32)
-        rows = empty((len(checked), *self.size()), self._dtype)
+        with outputs_for(ids.device):
+            rows = empty((len(checked), *self.size()), self._dtype)
         self._reader.read(checked.numpy(), _bytes(rows))
-        return rows if ids.device.type == "cpu" else rows.to(ids.device)
+        return sent(rows, ids.device)
 
     def _read_all(self) -> torch.Tensor:
         rows = empty(self._shape, self._dtype)
@@ -127,7 +129,8 @@ class DiskBasedFeature(Feature):
         """The rows on a device, or in "pinned" memory, as a feature in memory; this on the CPU."""
         if device != "pinned" and torch.device(device).type == "cpu":
             return self
-        return self.read_into_memory().to(device)
+        rows = self.read_into_memory()
+        return rows.pin_memory_() if device == "pinned" else rows.to(device)
 
     def pin_memory_(self) -> TorchBasedFeature:
         """Refused: the rows are in a file.

@@ -21,11 +21,13 @@ import torch
 
 from hopline.pipes.checks import check_ids, check_values
 from hopline.pipes.features.buffers import empty
+from hopline.pipes.features.device_index import DeviceIndex
 from hopline.pipes.features.fork_safe import fork_safe_lock
 from hopline.pipes.features.policies import CacheIndex, Request
+from hopline.pipes.features.rows import sent
 from hopline.pipes.kernels import cache_rows
 
-__all__ = ["CPUFeatureCache", "FeatureCache", "as_bytes", "check_offset"]
+__all__ = ["LAST_KEY", "CPUFeatureCache", "FeatureCache", "as_bytes", "check_offset"]
 
 Array = np.ndarray[Any, Any]
 Reader = Callable[[torch.Tensor], torch.Tensor]
@@ -63,7 +65,17 @@ class FeatureCache:
         self.row_bytes = self.row_shape.numel() * dtype.itemsize
         self._lock = fork_safe_lock()
         keys = None if hot_keys is None else hot_keys.numpy()
-        self._index = CacheIndex(shape[0], "sieve" if policy is None else policy, keys)
+        self._index = self._new_index(shape[0], policy, keys)
+
+    def _new_index(
+        self, capacity: int, policy: str | None, hot_keys: Array | None
+    ) -> CacheIndex | DeviceIndex:
+        return CacheIndex(capacity, "sieve" if policy is None else policy, hot_keys)
+
+    @property
+    def _host_index(self) -> CacheIndex:
+        assert isinstance(self._index, CacheIndex)
+        return self._index
 
     @property
     def capacity(self) -> int:
@@ -137,14 +149,17 @@ class FeatureCache:
             raise ValueError(
                 f"offsets has shape {tuple(offsets.shape)}; expected {len(ids)}, one for each key"
             )
-        positions = np.arange(len(ids))
+        calls: Array | None = None
+        if offsets is not None:
+            calls = check_ids(offsets, LAST_KEY, "offsets", torch.int64).numpy()
+        self._put(ids, values, calls, offset)
+
+    def _put(self, ids: Array, values: torch.Tensor, calls: Array | None, offset: int) -> None:
+        """Puts rows in; calls: int64[m], which query asked for each, or None."""
         with self._lock:
-            calls: Array | int
-            if offsets is None:
-                calls = self._index.admit(ids, offset)
-            else:
-                calls = check_ids(offsets, LAST_KEY, "offsets", torch.int64).numpy()
-            self._store(values, ids, positions, offset, calls)
+            index = self._host_index
+            owners = index.admit(ids, offset) if calls is None else calls
+            self._store(values, ids, np.arange(len(ids)), offset, owners)
 
     def query_and_replace(
         self, keys: torch.Tensor, reader_fn: Reader, offset: int = 0
@@ -187,7 +202,7 @@ class FeatureCache:
         """
         ids = _checked_keys(keys, offset)
         with self._lock:
-            self._index.forget(ids, offset)
+            self._host_index.forget(ids, offset)
 
     def forget_range(self, low: int, high: int) -> None:
         """Drops the rows of all keys in [low, high); the policy keeps what it knows of them."""
@@ -206,16 +221,16 @@ class FeatureCache:
                 f" of shape {(count, *self.row_shape)}"
             )
         check_values(rows, "rows for the cache")
-        return rows.detach().to(self._device()).contiguous()
+        return sent(rows.detach(), self._device()).contiguous()
 
     def _store(
         self, rows: torch.Tensor, ids: Array, positions: Array, offset: int, calls: Array | int
     ) -> None:
         """Keeps rows that have been read, where that is still wanted; under the lock."""
         try:
-            self._write(rows, *self._index.settle(ids, positions, offset, calls))
+            self._write(rows, *self._host_index.settle(ids, positions, offset, calls))
         except BaseException:  # Ctrl-C too: the index must not promise rows that were not written
-            self._index.forget(ids, offset)
+            self._host_index.forget(ids, offset)
             raise
 
     def _device(self) -> torch.device:
@@ -306,14 +321,14 @@ class CPUFeatureCache(FeatureCache):
 
     def _take(self, ids: Array, offset: int) -> tuple[Request, torch.Tensor | None]:
         with self._lock:
-            request = self._index.request(ids, offset)
+            request = self._host_index.request(ids, offset)
         if len(ids) and len(request.missing) == len(ids):
             return request, None
         out = self._allocate(len(ids))
         if out.numel():
             cache_rows.copy_hits(self._flat, self.row_bytes, request.source, _flat(out))
         with self._lock:
-            self._index.recheck(request)
+            self._host_index.recheck(request)
         return request, out
 
     def _write(self, fetched: torch.Tensor, slots: Array, which: Array) -> None:

@@ -15,6 +15,7 @@ import torch
 
 from hopline.pipes.graph import FusedCSCSamplingGraph
 from hopline.pipes.loader import DataLoader
+from hopline.pipes.placement import host_array
 from hopline.pipes.stage import Chain
 
 __all__ = ["hot_set_by_degree", "hot_set_by_presampling"]
@@ -48,7 +49,7 @@ def hot_set_by_degree(graph: FusedCSCSamplingGraph, count: int) -> Ids:
     count = _checked_count("count", count, 0)
     if not isinstance(graph, FusedCSCSamplingGraph):
         raise TypeError(f"graph is a {type(graph).__name__}; expected a FusedCSCSamplingGraph")
-    indices = graph.indices.numpy()
+    indices = host_array(graph.indices)
     degrees = np.zeros(graph.total_num_nodes, np.int64)
     for start in range(0, len(indices), CHUNK):
         degrees += np.bincount(indices[start : start + CHUNK], minlength=len(degrees))
@@ -113,7 +114,7 @@ def _add(seen: dict[str | None, Array], nodes: Any) -> None:
             "like"
         )
     for kind, ids in (nodes if isinstance(nodes, dict) else {None: nodes}).items():
-        array = np.unique(ids.numpy())
+        array = np.unique(ids.cpu().numpy())
         counts = seen.get(kind, np.zeros(0, np.int64))
         if len(array) and array[-1] >= len(counts):
             counts = np.concatenate(

@@ -15,7 +15,7 @@ import numpy as np
 from hopline.pipes.features.buffers import empty_array
 from hopline.pipes.kernels import cache as kernels
 
-__all__ = ["POLICIES", "CacheIndex", "Request"]
+__all__ = ["POLICIES", "CacheIndex", "Request", "check_policy"]
 
 POLICIES = {
     "sieve": kernels.SIEVE,
@@ -64,15 +64,7 @@ class CacheIndex:
     """
 
     def __init__(self, capacity: int, policy: str, hot_keys: Array | None = None) -> None:
-        if not isinstance(policy, str) or policy not in POLICIES:
-            raise ValueError(f"policy is {policy!r}; expected one of {list(POLICIES)}")
-        if not 0 <= capacity <= MAX_CAPACITY:
-            raise ValueError(f"the cache has {capacity} rows; expected 0 to {MAX_CAPACITY}")
-        if (policy == "static") != (hot_keys is not None):
-            raise ValueError(
-                f"policy is {policy!r} and hot ids are {'' if hot_keys is not None else 'not '}"
-                "given; the policy 'static' needs them, and the others take none"
-            )
+        check_policy(capacity, policy, hot_keys, list(POLICIES))
         self.capacity = capacity
         self.policy = policy
         self.requests = 0
@@ -156,6 +148,23 @@ class CacheIndex:
     def miss_rate(self) -> float:
         """Share of the requested rows that had to be read; 0.0 before the first request."""
         return self.misses / self.requests if self.requests else 0.0
+
+
+def check_policy(capacity: int, policy: Any, hot_keys: Array | None, known: list[str]) -> None:
+    """Refuses a policy that is not known, or settings that do not go with it.
+
+    Raises:
+        ValueError: no such policy, too many slots, or hot_keys that do not go with the policy.
+    """
+    if not isinstance(policy, str) or policy not in known:
+        raise ValueError(f"policy is {policy!r}; expected one of {known}")
+    if not 0 <= capacity <= MAX_CAPACITY:
+        raise ValueError(f"the cache has {capacity} rows; expected 0 to {MAX_CAPACITY}")
+    if (policy == "static") != (hot_keys is not None):
+        raise ValueError(
+            f"policy is {policy!r} and hot ids are {'' if hot_keys is not None else 'not '}"
+            "given; the policy 'static' needs them, and the others take none"
+        )
 
 
 def _arrays(capacity: int, policy: str) -> kernels.CacheArrays:

@@ -1,16 +1,18 @@
-"""gather: rows of a tensor in host memory, whatever they hold."""
+"""gather: rows of a tensor in host memory, whatever they hold; and how they get to a device."""
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
 import torch
 
-from hopline.pipes.features.buffers import empty
+from hopline.pipes.features.buffers import empty, page_locked_outputs
 from hopline.pipes.kernels import cpu
+from hopline.pipes.streams import upload
 
-__all__ = ["gather"]
+__all__ = ["gather", "outputs_for", "sent"]
 
 
 def gather(source: torch.Tensor, ids: np.ndarray[Any, Any]) -> torch.Tensor:
@@ -28,6 +30,23 @@ def gather(source: torch.Tensor, ids: np.ndarray[Any, Any]) -> torch.Tensor:
     if row_bytes and len(ids):
         cpu.gather_rows(_bytes(source), row_bytes, ids, _bytes(out))
     return out
+
+
+def outputs_for(device: torch.device) -> AbstractContextManager[None]:
+    """A block whose big outputs are to be copied to a device: in page-locked memory for a GPU."""
+    return page_locked_outputs() if device.type == "cuda" else nullcontext()
+
+
+def sent(rows: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """Rows on a device. A copy to a GPU is queued on the current stream; the host does not wait.
+
+    Args:
+        rows: of the caller's own: nobody writes to them any more.
+        device: where they are to be.
+    """
+    if rows.device.type == "cpu" and device.type == "cuda":
+        return upload(rows, device)
+    return rows.to(device)
 
 
 def _bytes(tensor: torch.Tensor) -> np.ndarray[Any, Any]:

@@ -1,4 +1,4 @@
-"""TorchBasedFeature: rows of a tensor, in host memory, mapped, or on a device."""
+"""TorchBasedFeature: rows of a tensor, in host memory, page-locked, mapped, or on a device."""
 
 from __future__ import annotations
 
@@ -9,8 +9,11 @@ import torch
 
 from hopline.pipes.checks import check_ids, check_mapping, check_values
 from hopline.pipes.features.feature import Feature
-from hopline.pipes.features.rows import gather
+from hopline.pipes.features.rows import gather, outputs_for, sent
+from hopline.pipes.kernels.dispatch import check_triton, on_device
 from hopline.pipes.move import check_device, move
+from hopline.pipes.page_lock import PageLock, page_lock, page_locked_copy
+from hopline.pipes.pinning import is_pinned
 
 __all__ = ["TorchBasedFeature"]
 
@@ -48,20 +51,44 @@ class TorchBasedFeature(Feature):
                 "more: use tensor.unsqueeze(1) for one value a row"
             )
         self._tensor = torch_feature.detach().contiguous()
+        # Of the tensor, where this feature has pinned it. What is read then is the lock's tensor,
+        # which may be a copy, or a file's pages.
+        self._lock: PageLock | None = None
         self._metadata = dict(metadata or {})
 
     def read(self, ids: torch.Tensor | None = None) -> torch.Tensor:
-        """Rows by id; see `Feature.read`. On the tensor's device, else on the CPU."""
+        """Rows by id; see `Feature.read`.
+
+        Ids on a GPU give rows there: from its own memory, by its own reads of page-locked memory,
+        or by the CPU and a copy. Ids on the CPU give rows where the feature is: on its GPU, or in
+        ordinary memory. The host waits for the GPU once, to know that ids there are in range.
+        """
+        lock = self._locked()  # held until kernels are started
+        tensor = self._tensor if lock is None else lock.tensor
         if ids is None:
-            return self._tensor.clone()
-        if self._tensor.device.type == "cpu":
-            rows = gather(self._tensor, self._checked(ids).numpy())
-            return rows if ids.device.type == "cpu" else rows.to(ids.device)
-        return self._tensor[self._checked(ids).to(self._tensor.device)]
+            return tensor.clone()
+        if isinstance(ids, torch.Tensor) and on_device(ids):
+            if lock is not None or on_device(tensor):
+                return _gather_on_device(tensor, ids)
+        elif tensor.is_cuda:
+            return _gather_on_device(tensor, self._checked(ids).to(tensor.device))
+        checked = self._checked(ids)
+        if tensor.device.type != "cpu":
+            return tensor[checked.to(tensor.device)]
+        with outputs_for(ids.device):
+            rows = gather(tensor, checked.numpy())
+        return sent(rows, ids.device)
+
+    def _locked(self) -> PageLock | None:
+        """The lock of rows in page-locked memory, also if somebody else has pinned them."""
+        lock = self._lock
+        stale = lock is not None and not lock.is_current(self._tensor)  # changed in place
+        if stale or (lock is None and is_pinned(self._tensor)):
+            lock = self._lock = page_lock(self._tensor)
+        return lock
 
     def _checked(self, ids: torch.Tensor) -> torch.Tensor:
-        wide = isinstance(ids, torch.Tensor) and ids.dtype == torch.int64
-        return check_ids(ids, self.count(), "feature ids", torch.int64 if wide else torch.int32)
+        return check_ids(ids, self.count(), "feature ids", _width(ids))
 
     def size(self) -> torch.Size:
         """Shape of one row."""
@@ -96,13 +123,38 @@ class TorchBasedFeature(Feature):
             if len(value) != self.count():
                 raise ValueError(f"value has {len(value)} rows; the feature has {self.count()}")
             device, dtype = self._tensor.device, self._tensor.dtype
-            self._tensor = value.detach().to(device, dtype, copy=True).contiguous()
+            lock = None
+            if self._locked() is not None:
+                lock = page_locked_copy(value.detach().to(device, dtype))
+                new = lock.tensor
+            else:
+                new = value.detach().to(device, dtype, copy=True).contiguous()
+            self._wait()
+            self._tensor, self._lock = new, lock
             return
         ids = self._checked(ids)
         if len(ids) != len(value):
             raise ValueError(f"got {len(ids)} ids for {len(value)} rows; expected as many of each")
         device = self._tensor.device
-        self._tensor[ids.long().to(device)] = value.detach().to(device, self._tensor.dtype)
+        there = value.detach().to(device, self._tensor.dtype)
+        self._wait()  # what was read before may still be under way on a GPU
+        places = ids.long().to(device)
+        lock = self._lock
+        self._tensor[places] = there
+        if lock is not None and lock.tensor is not self._tensor:
+            if lock.writable:
+                lock.tensor[places] = there
+            else:  # a file's pages stay as they are
+                lock = self._lock = page_locked_copy(self._tensor)
+            lock.stands_for(self._tensor)
+        self._wait()  # other streams may read from now on
+
+    def _wait(self) -> None:
+        """Waits until GPUs have done what they were given, if they can be at the rows."""
+        if self._tensor.is_cuda:
+            torch.cuda.synchronize(self._tensor.device)
+        elif (lock := self._locked()) is not None:
+            lock.wait()
 
     def metadata(self) -> dict[str, Any]:
         """What was given as metadata."""
@@ -111,30 +163,85 @@ class TorchBasedFeature(Feature):
     def to(self, device: torch.device | str) -> TorchBasedFeature:
         """The same rows on a device, or in "pinned" memory, as a new feature.
 
+        Rows that are there already are shared; "pinned" copies rows that are not: use `pin_memory_`
+        to pin them where they are.
+
         Raises:
-            RuntimeError: torch finds no GPU to pin memory for.
+            RuntimeError: torch finds no GPU to pin memory for, or it cannot be pinned.
             ValueError: there is no such device.
         """
         device = check_device(device, pinned=True)
         other = copy.copy(self)
-        other._tensor = move(self._tensor, device)
+        lock = self._locked()
+        if device != "pinned":
+            rows = self._tensor
+            if lock is not None and torch.device(device).type != "cpu":
+                rows = lock.tensor
+            other._tensor, other._lock = move(rows, device), None
+        elif lock is None:
+            other._lock = page_locked_copy(self._tensor.cpu())
+            other._tensor = other._lock.tensor
         return other
 
     def pin_memory_(self) -> TorchBasedFeature:
-        """Moves the rows to page-locked memory.
+        """Page-locks the rows where they are, so that GPUs read them in place.
+
+        Small arrays, which share pages with others, are copied, and mapped files that CUDA refuses.
+        Changes of the tensor in place are seen all the same. Memory is unlocked with the last
+        feature or graph that has pinned it, be it by other views of the same tensor. Rows on a GPU
+        stay there. See `hopline.pipes.page_lock.page_lock`.
 
         Raises:
-            RuntimeError: torch finds no GPU, so there is nothing to pin for.
+            RuntimeError: torch finds no GPU, so there is nothing to pin for; or CUDA cannot lock so
+                much memory.
         """
-        self._tensor = move(self._tensor, "pinned")
+        if self._tensor.device.type == "cpu" and self._locked() is None:
+            self._lock = page_lock(self._tensor)
         return self
 
     def is_pinned(self) -> bool:
         """Whether the rows are in page-locked memory."""
-        return self._tensor.is_pinned() if torch.cuda.is_available() else False
+        return self._lock is not None or is_pinned(self._tensor)
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Travels unpinned. Sharing memory with another process would move it from under the lock.
+        state = dict(self.__dict__, _lock=None)
+        storage: Any = self._tensor.untyped_storage()
+        if is_pinned(self._tensor) and not storage.is_shared():
+            state["_tensor"] = self._tensor.clone()
+        return state
+
+    def __copy__(self) -> TorchBasedFeature:
+        other = type(self).__new__(type(self))
+        other.__dict__.update(self.__dict__)
+        return other
 
     def __repr__(self) -> str:
         return (
             f"TorchBasedFeature({self.count()} rows of {tuple(self.size())}, "
             f"{self._tensor.dtype}, {self._tensor.device})"
         )
+
+
+def _width(ids: Any) -> torch.dtype:
+    """The dtype that ids are checked and used in."""
+    narrow = (torch.uint8, torch.int8, torch.int16, torch.int32)
+    return torch.int32 if isinstance(ids, torch.Tensor) and ids.dtype in narrow else torch.int64
+
+
+def _gather_on_device(tensor: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
+    """Rows on the device of ids: of a tensor on a GPU, or in page-locked memory."""
+    check_triton()
+    # Only here: without a GPU nothing needs Triton.
+    from hopline.pipes.host_reads import HostReads
+    from hopline.pipes.kernels.cuda.rows import gather_rows
+
+    device = tensor.device if tensor.is_cuda else ids.device
+    reads = HostReads(device)
+    checked = reads.check_ids(ids, len(tensor), "feature ids", _width(ids))
+    reads.read()
+    rows = gather_rows(tensor, checked)
+    if tensor.is_cuda:
+        # Its memory is not for others before this stream is through.
+        tensor.record_stream(torch.cuda.current_stream(device))
+    return rows.to(ids.device)

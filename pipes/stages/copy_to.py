@@ -15,10 +15,15 @@ __all__ = ["CopyTo"]
 class CopyTo(Stage):
     """Moves every tensor of a mini-batch to a device; `chain.copy_to(device)`.
 
+    Copies to a GPU are queued on the current stream and go through page-locked memory, so that they
+    run beside other work. Whatever follows on that stream finds them done; a `DataLoader` takes
+    care of its threads' streams. Copies to other devices are done when the stage returns.
+
     Args:
         source: the chain before it.
-        device: torch device, number of a GPU, or "pinned" for page-locked host memory.
-        non_blocking: copy from pinned memory without waiting.
+        device: torch device, number of a GPU, or "pinned" for page-locked host memory. "cuda" is
+            the current GPU of who reads the loader.
+        non_blocking: accepted for GraphBolt's scripts; copies to a GPU never wait.
 
     Raises:
         ValueError: there is no such device, or it is not usable here.
@@ -46,8 +51,10 @@ class CopyTo(Stage):
                 f"copy_to got {str(gpu)!r}, but torch finds {torch.cuda.device_count()} GPUs here"
             )
         self.device = device
-        self.non_blocking = non_blocking
 
     def __call__(self, minibatch: MiniBatch) -> MiniBatch:
         """Moves one mini-batch."""
-        return check_minibatch(minibatch, "copy_to").to(self.device, self.non_blocking)
+        device = self.device
+        # Copies from a GPU must be over before the host reads them.
+        to_gpu = isinstance(device, torch.device) and device.type == "cuda"
+        return check_minibatch(minibatch, "copy_to").to(device, non_blocking=to_gpu)

@@ -11,6 +11,8 @@ import pytest
 import torch
 
 import hopline.pipes as hp
+from hopline.pipes import page_lock
+from tests.fake_driver import FakeDriver
 from tests.number_chains import numbers, ring, ring_features, whole_chain
 from tests.stage_checks import assert_same, bits
 
@@ -167,8 +169,9 @@ def test_pinning():
 
 def test_a_minibatch_is_pinned_when_all_of_it_is(monkeypatch):
     pinned: set[int] = set()
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.Tensor, "is_pinned", lambda tensor: id(tensor) in pinned)
+    driver = FakeDriver()
+    monkeypatch.setattr(driver, "is_pinned", lambda tensor: id(tensor) in pinned)
+    monkeypatch.setattr(page_lock, "_driver", driver)
     minibatch = hp.MiniBatch(seeds=torch.arange(2), node_features={"feat": torch.ones(2, 1)})
     minibatch.words = ["not a tensor", 3]
     pinned.add(id(minibatch.seeds))

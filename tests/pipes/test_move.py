@@ -65,6 +65,8 @@ def test_objects():
     moved = move(Frozen(torch.ones(1)), "meta")
     assert (moved.tensor.device.type, moved.name) == ("meta", "x")
     assert move(Own(torch.ones(1)), "meta").moved == "by itself"
+    # Its `to` knows no non_blocking.
+    assert move(Own(torch.ones(1)), "meta", non_blocking=True).moved == "by itself"
     plain = move(Plain(), "meta", non_blocking=True)
     assert (plain.device, plain.non_blocking) == ("meta", True)
     thing = object()

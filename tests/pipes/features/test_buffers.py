@@ -10,7 +10,13 @@ import pytest
 import torch
 
 import hopline.pipes as hp
-from hopline.pipes.features.buffers import SMALLEST_POOLED, BufferPool, empty_array
+from hopline.pipes.features.buffers import (
+    SMALLEST_POOLED,
+    BufferPool,
+    empty,
+    empty_array,
+    page_locked_outputs,
+)
 from tests.number_chains import numbers
 
 BIG = (600, 1000)  # of int32: 2.4 MB
@@ -158,3 +164,43 @@ def test_minibatches_that_are_kept_never_change(workers):
     for ids, rows in kept:
         assert torch.equal(rows, ids.float().unsqueeze(1).expand(-1, 800))
     assert torch.equal(store.read("node", None, "feat"), nodes)
+
+
+def test_page_locked_outputs_of_this_thread(monkeypatch):
+    """Big tensors come from torch's allocator of page-locked memory; arrays never do."""
+    make, pinned = torch.empty, []
+
+    def fake(*arguments, pin_memory=False, **settings):
+        pinned.append(pin_memory)
+        return make(*arguments, **settings)
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch, "empty", fake)
+    seen = {}
+
+    def allocate(name):
+        pinned.clear()
+        assert empty(BIG, torch.int32).shape == torch.Size(BIG)
+        empty((3,), torch.int8)
+        empty_array(600_000, np.int32)
+        seen[name] = any(pinned), pinned.count(True)
+
+    with page_locked_outputs():
+        allocate("inside")
+        with page_locked_outputs():
+            allocate("twice")
+        allocate("inside again")
+        thread = threading.Thread(target=allocate, args=("another thread",))
+        thread.start()
+        thread.join()
+    allocate("outside")
+    yes, no = (True, 1), (False, 0)
+    assert seen == {
+        "inside": yes, "twice": yes, "inside again": yes, "another thread": no, "outside": no
+    }  # fmt: skip
+
+
+def test_page_locked_outputs_change_nothing_without_a_gpu(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with page_locked_outputs():
+        assert not empty(BIG, torch.int32).is_pinned()

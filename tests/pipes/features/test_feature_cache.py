@@ -283,12 +283,13 @@ def test_without_a_gpu_it_is_told():
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-@pytest.mark.parametrize("policy", SIMULATORS)
+@pytest.mark.parametrize("policy", [*SIMULATORS, "set-lru", "static"])
 def test_on_a_gpu(policy):
     tensor = torch.arange(600.0).reshape(200, 3)
     inner = hp.cpu_cached_feature(hp.TorchBasedFeature(tensor), 100 * 12, pin_memory=True)
     assert inner.is_pinned()
-    feature = hp.gpu_cached_feature(inner, 40 * 12, policy)
+    hot = torch.arange(60) if policy == "static" else None
+    feature = hp.gpu_cached_feature(inner, 40 * 12, policy, hot_ids=hot)
     wrong = []
 
     def read(seed):

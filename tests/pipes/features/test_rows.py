@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hopline.pipes.features import buffers
+from hopline.pipes.features import rows as module
 from hopline.pipes.features.rows import gather
 from tests.pipes.features.test_tensor import DTYPES, SHAPES, rows
 from tests.stage_checks import assert_same
@@ -55,3 +58,21 @@ def test_a_source_that_cannot_be_written_to():
     source = torch.from_numpy(array)
     array.flags.writeable = False
     assert gather(source, np.array([1])).tolist() == [[2.0, 3.0]]
+
+
+def test_rows_are_uploaded_to_a_gpu_and_kept_on_the_cpu(monkeypatch):
+    sent_to = []
+    monkeypatch.setattr(
+        module, "upload", lambda rows, device: sent_to.append(device.type) or rows + 1
+    )
+    ones = torch.ones(2)
+    assert module.sent(ones, torch.device("cpu")) is ones
+    assert module.sent(ones, torch.device("cuda")).tolist() == [2, 2]
+    assert sent_to == ["cuda"]
+
+
+@pytest.mark.parametrize(("device", "locked"), [("cpu", False), ("cuda", True)])
+def test_outputs_for_a_gpu_are_page_locked(device, locked):
+    with module.outputs_for(torch.device(device)):
+        assert getattr(buffers._thread, "page_locked", False) == locked
+    assert not getattr(buffers._thread, "page_locked", False)

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import gc
 import math
 import pickle
 import threading
 
+import numpy as np
 import pytest
 import torch
 
 import hopline.pipes as hp
+from hopline.pipes.kernels import dispatch
+from hopline.pipes.npy import read_npy
+from tests.fake_driver import covered, in_cudas_stead, on_own_pages
 from tests.stage_checks import assert_same
 
 DTYPES = [
@@ -242,3 +247,212 @@ def test_many_threads_read_one_feature():
     for thread in threads:
         thread.join()
     assert not wrong
+
+
+# ---------------------------------------------------------------------------------------------
+# On a GPU, and in page-locked memory
+
+
+@pytest.fixture
+def driver(monkeypatch):
+    """A fake in CUDA's stead; in the end nothing may be registered."""
+    with in_cudas_stead(monkeypatch) as fake:
+        yield fake
+
+
+@pytest.mark.parametrize("ids_dtype", [torch.int32, torch.int64, torch.uint8, torch.uint16])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.bool, torch.complex64])
+@pytest.mark.parametrize("shape", [(3,), (2, 0, 3), (257,)])
+def test_rows_on_a_gpu_come_back_bit_by_bit(gpu, shape, dtype, ids_dtype):
+    tensor = rows(10, shape, dtype)
+    there = hp.TorchBasedFeature(tensor).to(gpu)
+    for ids in ([9, 0, 3, 9], [], [4]):
+        expected = tensor[torch.tensor(ids, dtype=torch.int64)]
+        for device in (gpu, "cpu"):
+            got = there.read(torch.tensor(ids, dtype=ids_dtype, device=device))
+            assert got.device == gpu
+            assert_same(got.cpu(), expected)
+    there.read(torch.tensor([1], device=gpu)).zero_()
+    assert_same(there.read().cpu(), tensor)
+
+
+@pytest.mark.parametrize(
+    ("ids", "bad", "position"), [([0, 10], 10, 1), ([-1], -1, 0), ([2, 1, -7], -7, 2)]
+)
+def test_ids_out_of_range_on_a_gpu(gpu, ids, bad, position):
+    for feature in (
+        hp.TorchBasedFeature(torch.zeros(10, 2)).to(gpu),
+        hp.TorchBasedFeature(torch.zeros(10, 2)),
+    ):
+        with pytest.raises(
+            IndexError, match=rf"feature ids: id {bad} at position {position} is outside \[0, 10\)"
+        ):
+            feature.read(torch.tensor(ids, device=gpu))
+    for wrong, error in ((torch.ones(2), TypeError), (torch.zeros(1, 1).long(), ValueError)):
+        with pytest.raises(error, match="feature ids: got"):
+            feature.read(wrong.to(gpu))
+
+
+def test_update_on_a_gpu(gpu):
+    feature = hp.TorchBasedFeature(torch.zeros(4, 2)).to(gpu)
+    feature.update(torch.tensor([[1.0, 2.0], [3.0, 4.0]]), torch.tensor([3, 1], device=gpu))
+    assert feature.read().tolist() == [[0, 0], [3, 4], [0, 0], [1, 2]]
+    feature.update(torch.arange(8).reshape(4, 2))
+    assert feature.read(torch.tensor([2], device=gpu)).tolist() == [[4, 5]]
+
+
+def test_pinned_in_place(driver):
+    tensor = on_own_pages(torch.arange(60_000).view(20_000, 3))
+    feature, view = hp.TorchBasedFeature(tensor), hp.TorchBasedFeature(tensor[9000:])
+    for each in (feature, view, feature):
+        assert each.pin_memory_() is each
+        assert each.is_pinned()
+    assert feature._tensor.data_ptr() == tensor.data_ptr()
+    assert covered(driver, tensor)
+    ids = torch.tensor([19_999, 0, 7])
+    if not torch.cuda.is_available():  # a GPU could not read what is registered with the fake
+        with dispatch.interpreted_device():
+            assert_same(feature.read(ids), tensor[ids])
+    assert_same(feature.read(ids), tensor[ids])
+    del feature, each
+    assert view.is_pinned()
+    assert covered(driver, tensor)
+    del view
+    assert not driver.ranges
+
+
+def test_pinned_elsewhere(driver):
+    tensor = torch.arange(60_000).view(20_000, 3)
+    feature = hp.TorchBasedFeature(tensor)
+    pinned = feature.to("pinned")
+    assert (feature.is_pinned(), pinned.is_pinned()) == (False, True)
+    assert pinned._tensor.data_ptr() != tensor.data_ptr()
+    again = pinned.to("pinned")
+    assert again._tensor.data_ptr() == pinned._tensor.data_ptr()
+    del pinned
+    assert again.is_pinned()
+    assert covered(driver, again._tensor)
+    back = again.to("cpu")
+    assert torch.equal(back.read(), tensor)
+
+
+def test_update_of_pinned_rows_waits_for_kernels_and_stays_pinned(driver):
+    feature = hp.TorchBasedFeature(on_own_pages(torch.zeros(20_000, 2))).pin_memory_()
+    before = driver.calls.count("synchronize")
+    feature.update(torch.ones(1, 2), torch.tensor([3]))
+    assert driver.calls.count("synchronize") > before
+    feature.update(torch.full((20_000, 2), 5))
+    assert feature.is_pinned()
+    assert covered(driver, feature._tensor)
+    assert len(driver.ranges) == 1, "the old rows are locked for ever"
+    assert feature.read(torch.tensor([3])).tolist() == [[5, 5]]
+
+
+def test_rows_that_another_has_pinned_stay_so_while_they_are_used(driver):
+    tensor = on_own_pages(torch.arange(60_000).view(20_000, 3))
+    first, second = hp.TorchBasedFeature(tensor).pin_memory_(), hp.TorchBasedFeature(tensor)
+    assert second.is_pinned()
+    second.read(torch.tensor([1]))
+    del first
+    assert second.is_pinned()
+    assert covered(driver, tensor)
+
+
+def test_a_pinned_feature_travels_unpinned(driver):
+    rows = on_own_pages(torch.arange(60_000).view(20_000, 3))
+    feature = hp.TorchBasedFeature(rows).pin_memory_()
+    start = feature._tensor.data_ptr()
+    there = pickle.loads(pickle.dumps(feature))  # noqa: S301, our own
+    assert not there.is_pinned()
+    assert torch.equal(there.read(), feature.read())
+    # Between processes torch shares storages, and moves what is not shared yet, in place.
+    feature.__getstate__()["_tensor"].share_memory_()
+    assert feature._tensor.data_ptr() == start
+    assert covered(driver, feature._tensor)
+    shared = hp.TorchBasedFeature(torch.arange(60_000).view(20_000, 3).share_memory_())
+    state = shared.pin_memory_().__getstate__()
+    assert state["_tensor"] is shared._tensor, "the rows are not copied for each rank"
+    assert state["_lock"] is None
+
+
+def test_small_rows_are_pinned_as_a_copy_that_follows(driver):
+    tensor = torch.arange(12.0).view(4, 3)
+    feature = hp.TorchBasedFeature(tensor).pin_memory_()
+    assert feature.is_pinned()
+    assert len(driver.ranges) == 1
+    one = torch.tensor([1])
+    tensor[1] = 7  # in place: the feature is on this tensor
+    for read in both_ways(feature):
+        assert read(one).tolist() == [[7, 7, 7]]
+    feature.update(torch.full((1, 3), 8.0), one)
+    assert tensor[1].tolist() == [8, 8, 8]
+    for read in both_ways(feature):
+        assert read(one).tolist() == [[8, 8, 8]]
+        assert torch.equal(read(None), tensor)
+    shared = feature.to("pinned")
+    assert shared._lock is feature._lock
+    assert feature.to("cpu")._tensor is feature._tensor
+    gc.collect()
+    assert len(driver.ranges) == 1
+    there = pickle.loads(pickle.dumps(feature))  # noqa: S301, our own
+    assert torch.equal(there.read(), tensor)
+
+
+@pytest.mark.parametrize("refused", [False, True])
+def test_rows_of_a_file_are_pinned_and_can_be_updated(driver, tmp_path, refused):
+    if refused:
+        driver.refuses = lambda address, size, read_only: "not supported" if read_only else None
+    rows = torch.arange(60_000).view(20_000, 3)
+    np.save(tmp_path / "x.npy", rows.numpy())
+    feature = hp.TorchBasedFeature(read_npy(tmp_path / "x.npy")).pin_memory_()
+    other = feature.to("pinned")
+    assert feature._lock.writable == refused
+    ids, one = torch.tensor([19_999, 0, 7, 7]), torch.tensor([7])
+    for read in both_ways(feature):
+        assert_same(read(ids), rows[ids])
+    unpinned = feature.to("cpu")
+    for _ in range(2):
+        feature.update(torch.tensor([[-1, -2, -3]]), one)
+        feature.update(torch.tensor([[4, 5, 6]]), torch.tensor([0]))
+        for each in (feature, unpinned, other):  # they share the rows
+            for read in both_ways(each):
+                assert read(torch.tensor([7, 0, 1])).tolist() == [
+                    [-1, -2, -3],
+                    [4, 5, 6],
+                    [3, 4, 5],
+                ]
+    assert feature.is_pinned()
+    assert np.array_equal(np.load(tmp_path / "x.npy"), rows), "the file stays as it is"
+    there = pickle.loads(pickle.dumps(feature))  # noqa: S301, our own
+    assert torch.equal(there.read(), feature.read())
+
+
+def both_ways(feature):
+    """Reads by the CPU, and by the kernels of the GPU, if they are interpreted."""
+
+    def by_kernels(ids):
+        with dispatch.interpreted_device():
+            return feature.read(ids)
+
+    return [feature.read] if torch.cuda.is_available() else [feature.read, by_kernels]
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("place", ["cpu", "pinned", "in place", "cuda"])
+def test_every_placement_on_a_gpu(place):
+    tensor = rows(100_000, (33,), torch.bfloat16)
+    feature = hp.TorchBasedFeature(tensor.clone())
+    feature = feature.pin_memory_() if place == "in place" else feature.to(place)
+    assert feature.is_pinned() == (place in ("pinned", "in place"))
+    ids = torch.randint(0, 100_000, (20_000,))
+    for each in (ids, ids.int(), ids[:0]):
+        got = feature.read(each.cuda())
+        assert got.is_cuda
+        assert_same(got.cpu(), tensor[each.long()])
+        assert feature.read(each).is_cuda == (place == "cuda")
+        assert_same(feature.read(each).cpu(), tensor[each.long()])
+    for device in ("cpu", "cuda"):
+        feature.update(tensor[:2], torch.tensor([7, 5], device=device))
+        assert_same(feature.read(torch.tensor([5, 7]).cuda()).cpu(), tensor[[1, 0]])
+    feature.update(tensor.flip(0))
+    assert_same(feature.read(ids.cuda()).cpu(), tensor.flip(0)[ids])
