@@ -12,6 +12,7 @@ from hopline.pipes.checks import check_values
 from hopline.pipes.etypes import etype_str_to_tuple
 from hopline.pipes.features.buffers import empty_array
 from hopline.pipes.kernels import edges as kernels
+from hopline.pipes.kernels.dispatch import on_device
 
 __all__ = ["add_reverse_edges", "check_edges", "check_reverse_etypes", "unlisted_edges"]
 
@@ -125,7 +126,8 @@ def unlisted_edges(
 ) -> tuple[torch.Tensor, torch.Tensor] | None:
     """Finds the edges of compressed columns that are not listed.
 
-    The search runs on the CPU, wherever the edges are, in time proportional to edges and list.
+    The search runs where the edges are: on the CPU in time proportional to edges and list, on a GPU
+    in the edges times the logarithm of the list.
 
     Args:
         indptr: int64[num_columns + 1].
@@ -149,6 +151,8 @@ def unlisted_edges(
             "than destinations"
         )
     check_values(listed, "edges to exclude")
+    if on_device(indices):
+        return _unlisted_on_device(indptr, indices, rows, columns, listed)
     pairs = listed.to(torch.int64).cpu().numpy()
     kept_indptr = empty_array(len(indptr), np.int64)
     kept = empty_array(len(indices), np.int64)
@@ -158,14 +162,40 @@ def unlisted_edges(
         np.ascontiguousarray(pairs[:, 0]), np.ascontiguousarray(pairs[:, 1]), kept_indptr, kept,
     )  # fmt: skip
     if count < 0:
-        raise ValueError(
-            f"destination {-1 - count} of the subgraph is damaged: expected pointers that never "
-            f"descend, from 0 to {len(indices)}, and sources below "
-            f"{'2**63' if rows is None else len(rows)}"
-        )
+        raise _damaged(-1 - count, indices, rows)
     if count == len(indices):
         return None
     return torch.from_numpy(kept_indptr), torch.from_numpy(kept[:count])
+
+
+def _unlisted_on_device(
+    indptr: torch.Tensor,
+    indices: torch.Tensor,
+    rows: torch.Tensor | None,
+    columns: torch.Tensor,
+    listed: torch.Tensor,
+) -> tuple[torch.Tensor, torch.Tensor] | None:
+    from hopline.pipes.host_reads import HostReads
+    from hopline.pipes.kernels.cuda.edges import keep_edges
+
+    device = indices.device
+    pairs = listed.to(device, torch.int64, non_blocking=True)
+    kept_indptr, kept, count, bad = keep_edges(
+        indptr.to(device, torch.int64).contiguous(), indices.contiguous(),
+        None if rows is None else rows.to(device).contiguous(), columns.to(device).contiguous(),
+        pairs[:, 0].contiguous(), pairs[:, 1].contiguous(),
+    )  # fmt: skip
+    reads = HostReads(device)
+    reads.expect_nothing(bad, lambda column: _damaged(column, indices, rows))
+    (stay,) = reads.read(count)
+    return None if stay == len(indices) else (kept_indptr, kept[:stay])
+
+
+def _damaged(column: int, indices: torch.Tensor, rows: torch.Tensor | None) -> ValueError:
+    return ValueError(
+        f"destination {column} of the subgraph is damaged: expected pointers that never descend, "
+        f"from 0 to {len(indices)}, and sources below {'2**63' if rows is None else len(rows)}"
+    )
 
 
 def _array(tensor: torch.Tensor) -> Array:

@@ -7,6 +7,7 @@ occurrence.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,19 +23,45 @@ from hopline.pipes.hop import Hop
 from hopline.pipes.kernels import typed
 from hopline.pipes.subgraph import CSCFormatBase, SampledSubgraph
 
-__all__ = ["FusedSeeds", "fuse_nodes", "fuse_seeds", "subgraphs_from_hops"]
+__all__ = [
+    "FusedSeeds",
+    "check_original_ids",
+    "fuse_nodes",
+    "fuse_seeds",
+    "subgraphs_from_hops",
+]
 
 Array = np.ndarray[Any, Any]
+CheckIds = Callable[[Any, int, str, torch.dtype], torch.Tensor]
 SampledHop = tuple[Hop, Array, int]  # the hop, its relabelled sources, rows of the list after it
 
 
-def fuse_nodes(graph: FusedCSCSamplingGraph, nodes: Any, what: str) -> Array:
+def check_original_ids(graph: FusedCSCSamplingGraph, ids: torch.Tensor) -> None:
+    """Refuses original edge ids that are not one integer an edge.
+
+    Raises:
+        TypeError: not integers of one dimension.
+        ValueError: not one for each edge.
+    """
+    check_rows(ids, graph.total_num_edges, f"edge attribute {ORIGINAL_EDGE_ID!r}")
+    if ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool or ids.dim() != 1:
+        raise TypeError(
+            f"edge attribute {ORIGINAL_EDGE_ID!r} is {ids.dtype} of shape {tuple(ids.shape)}; "
+            "expected integers, one for each edge"
+        )
+
+
+def fuse_nodes(
+    graph: FusedCSCSamplingGraph, nodes: Any, what: str, check: CheckIds = check_ids
+) -> torch.Tensor:
     """Fused ids of nodes, in the dtype of the graph's indices.
 
     Args:
         graph: the graph.
         nodes: integer[n]; or `{node type: integer[n]}`, taken in the order of the types' ids.
         what: what the nodes are, for messages: "seeds".
+        check: gives the ids as a tensor of the wanted dtype; as `check_ids`, which gives it on the
+            CPU.
 
     Raises:
         TypeError: a dict for a homogeneous graph or a tensor for a heterogeneous one; not integers.
@@ -47,7 +74,7 @@ def fuse_nodes(graph: FusedCSCSamplingGraph, nodes: Any, what: str) -> Array:
             raise TypeError(
                 f"{what} come by type ({list(nodes)}), but the graph has no types; pass one tensor"
             )
-        return check_ids(nodes, graph.total_num_nodes, what, dtype).numpy()
+        return check(nodes, graph.total_num_nodes, what, dtype)
     if not isinstance(nodes, dict):
         raise TypeError(
             f"{what} are a {type(nodes).__name__}, but the graph has node types "
@@ -59,13 +86,13 @@ def fuse_nodes(graph: FusedCSCSamplingGraph, nodes: Any, what: str) -> Array:
         )
     assert graph.node_type_offset is not None
     offsets = graph.node_type_offset.tolist()
-    parts = [np.empty(0, np.int32 if dtype == torch.int32 else np.int64)]
+    parts = []
     for name, i in sorted(graph.node_type_to_id.items(), key=lambda item: item[1]):
         if name in nodes:
             count = offsets[i + 1] - offsets[i]
-            ids = check_ids(nodes[name], count, f"{what} of type {name!r}", dtype)
-            parts.append((ids + offsets[i]).numpy())
-    return np.concatenate(parts)
+            ids = check(nodes[name], count, f"{what} of type {name!r}", dtype)
+            parts.append(ids + offsets[i])
+    return torch.cat(parts) if parts else check(NO_IDS, 0, what, dtype)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,16 +100,17 @@ class FusedSeeds:
     """A mini-batch's seeds as one list of nodes.
 
     Attributes:
-        nodes: integer[n], fused ids: node seeds as they are, the ends of edge seeds row by row.
+        nodes: integer[n], fused ids: node seeds as they are, the ends of edge seeds row by row; on
+            the device that samples.
         parts: (seed type or None, number of seeds, ends of each) in the order of nodes.
         two_dimensional: whether they are edges or hyperlinks, not nodes.
     """
 
-    nodes: Array
+    nodes: torch.Tensor
     parts: list[tuple[str | None, int, int]]
     two_dimensional: bool
 
-    def compacted(self, places: Array) -> Any:
+    def compacted(self, places: torch.Tensor) -> Any:
         """Seeds of two dimensions, each end replaced by its place; None for node seeds.
 
         Args:
@@ -93,13 +121,13 @@ class FusedSeeds:
         found: dict[str | None, torch.Tensor] = {}
         at = 0
         for kind, count, ends in self.parts:
-            part = places[at : at + count * ends].astype(np.int64)
-            found[kind] = torch.from_numpy(part.reshape(count, ends))
+            part = places[at : at + count * ends].to(torch.int64)
+            found[kind] = part.reshape(count, ends)
             at += count * ends
         return found.get(None, found)
 
 
-def fuse_seeds(graph: FusedCSCSamplingGraph, seeds: Any) -> FusedSeeds:
+def fuse_seeds(graph: FusedCSCSamplingGraph, seeds: Any, check: CheckIds = check_ids) -> FusedSeeds:
     """Seeds of a mini-batch in fused ids.
 
     Args:
@@ -108,6 +136,7 @@ def fuse_seeds(graph: FusedCSCSamplingGraph, seeds: Any) -> FusedSeeds:
             a dict of these by node type, or by seed type: "source:relation:destination" for edges,
             the node type of each end for hyperlinks, "a:b:c". Edge types are taken in the order of
             their ids, others by name.
+        check: as in `fuse_nodes`.
 
     Raises:
         TypeError, ValueError, IndexError: as `fuse_nodes`; or seeds of one and of two dimensions
@@ -119,7 +148,7 @@ def fuse_seeds(graph: FusedCSCSamplingGraph, seeds: Any) -> FusedSeeds:
             raise TypeError(f"seeds are a {type(value).__name__}; expected a torch.Tensor")
     shapes = {value.dim() for value in values}
     if shapes <= {1}:
-        nodes = fuse_nodes(graph, seeds, "seeds")
+        nodes = fuse_nodes(graph, seeds, "seeds", check)
         if not isinstance(seeds, dict):
             return FusedSeeds(nodes, [(None, len(seeds), 1)], False)
         assert graph.node_type_to_id is not None
@@ -131,7 +160,7 @@ def fuse_seeds(graph: FusedCSCSamplingGraph, seeds: Any) -> FusedSeeds:
             "[n, 2], for all types alike"
         )
     if not isinstance(seeds, dict):
-        nodes = fuse_nodes(graph, seeds.reshape(-1), "seeds")
+        nodes = fuse_nodes(graph, seeds.reshape(-1), "seeds", check)
         return FusedSeeds(nodes, [(None, *seeds.shape)], True)
     if graph.node_type_to_id is None:
         raise TypeError(
@@ -141,7 +170,7 @@ def fuse_seeds(graph: FusedCSCSamplingGraph, seeds: Any) -> FusedSeeds:
     assert graph.node_type_offset is not None
     order = graph.edge_type_to_id
     dtype = graph.indices.dtype
-    parts = [np.empty(0, np.int32 if dtype == torch.int32 else np.int64)]
+    parts = []
     rows: list[tuple[str | None, int, int]] = []
     for kind in sorted(seeds, key=lambda kind: (order.get(kind, len(order)), kind)):
         value = seeds[kind]
@@ -155,10 +184,10 @@ def fuse_seeds(graph: FusedCSCSamplingGraph, seeds: Any) -> FusedSeeds:
             i = graph.node_type_to_id[ntype]
             low, high = graph.node_type_offset[i : i + 2].tolist()
             what = f"seeds[:, {end}] of type {kind!r}"
-            columns.append(check_ids(value[:, end], high - low, what, dtype).numpy() + low)
-        parts.append(np.stack(columns, axis=1).reshape(-1).astype(parts[0].dtype))
+            columns.append(check(value[:, end], high - low, what, dtype) + low)
+        parts.append(torch.stack(columns, dim=1).reshape(-1))
         rows.append((kind, *value.shape))
-    return FusedSeeds(np.concatenate(parts), rows, True)
+    return FusedSeeds(torch.cat(parts), rows, True)
 
 
 def subgraphs_from_hops(
@@ -184,7 +213,8 @@ def subgraphs_from_hops(
         seeds: int64 of the seeds' shape, or `{seed type: int64}`, or None for node seeds.
     """
     if graph.node_type_to_id is None:
-        return *_homogeneous(graph, nodes, columns, hops), seeds.compacted(places)
+        compacted = seeds.compacted(torch.from_numpy(places))
+        return *_homogeneous(graph, nodes, columns, hops), compacted
     return _heterogeneous(graph, nodes, columns, hops, seeds, places)
 
 
@@ -192,12 +222,7 @@ def _original(graph: FusedCSCSamplingGraph, positions: Array) -> torch.Tensor:
     ids = (graph.edge_attributes or {}).get(ORIGINAL_EDGE_ID)
     if ids is None:
         return torch.from_numpy(positions)
-    check_rows(ids, graph.total_num_edges, f"edge attribute {ORIGINAL_EDGE_ID!r}")
-    if ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool or ids.dim() != 1:
-        raise TypeError(
-            f"edge attribute {ORIGINAL_EDGE_ID!r} is {ids.dtype} of shape {tuple(ids.shape)}; "
-            "expected integers, one for each edge"
-        )
+    check_original_ids(graph, ids)
     return gather(ids, positions).to(torch.int64)
 
 
@@ -270,4 +295,8 @@ def _heterogeneous(
             )
         subgraphs.append(SampledSubgraph(csc, first(columns), first(rows), edge_ids))
         columns = rows
-    return subgraphs[::-1], first(len(nodes)), seeds.compacted(ranks[seed_places])
+    compacted = seeds.compacted(torch.from_numpy(ranks[seed_places]))
+    return subgraphs[::-1], first(len(nodes)), compacted
+
+
+NO_IDS = torch.empty(0, dtype=torch.int64)

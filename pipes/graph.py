@@ -17,10 +17,12 @@ import torch
 
 from hopline.pipes.checks import as_times, check_array, check_mapping, check_name, check_rows
 from hopline.pipes.hop import Hop, HopRule, sample_hop
-from hopline.pipes.kernels import cpu, draws
+from hopline.pipes.kernels import cpu, draws, typed
+from hopline.pipes.placement import Residence, host_array
 from hopline.pipes.relabel import NodeTablePool
 
 if TYPE_CHECKING:
+    from hopline.pipes.device_table import DeviceTablePool
     from hopline.pipes.subgraph import SampledSubgraph
 
 __all__ = ["ORIGINAL_EDGE_ID", "FusedCSCSamplingGraph"]
@@ -75,12 +77,14 @@ class FusedCSCSamplingGraph:
         self.edge_type_to_id = dict(edge_type_to_id) if edge_type_to_id is not None else None
         self.node_attributes = dict(node_attributes) if node_attributes is not None else None
         self.edge_attributes = dict(edge_attributes) if edge_attributes is not None else None
+        # Where the kernels of GPUs read the arrays.
+        self.residence = Residence()
         self._path = path
         self._loaded = self._tensors()
         # What kernels read in place of attributes, each with the tensor that it was made from.
         self._arrays: dict[tuple[str, str, Any], tuple[torch.Tensor, int, Array]] = {}
         self._checked: tuple[torch.Tensor, int, int] | None = None
-        self._parallel: tuple[Any, torch.Tensor, int, bool] | None = None
+        self._parallel: tuple[Any, torch.Tensor, torch.Tensor | None, Any, bool] | None = None
 
     @property
     def csc_indptr(self) -> torch.Tensor:
@@ -92,6 +96,17 @@ class FusedCSCSamplingGraph:
         self._csc_indptr = value
         # Tables have a slot for each node: another number of nodes needs other tables.
         self.node_tables = NodeTablePool(len(value) - 1)
+        self._device_tables: DeviceTablePool | None = None
+
+    @property
+    def device_tables(self) -> DeviceTablePool:
+        """As `node_tables`, for GPUs."""
+        pool = self._device_tables
+        if pool is None:
+            from hopline.pipes.device_table import DeviceTablePool
+
+            pool = self._device_tables = DeviceTablePool(self.total_num_nodes)
+        return pool
 
     # -----------------------------------------------------------------------------------------
     # Sizes
@@ -126,7 +141,7 @@ class FusedCSCSamplingGraph:
         if self.edge_type_to_id is None:
             return self.total_num_edges
         assert self.type_per_edge is not None
-        counts = np.bincount(self.type_per_edge.numpy(), minlength=len(self.edge_type_to_id))
+        counts = np.bincount(host_array(self.type_per_edge), minlength=len(self.edge_type_to_id))
         return {name: int(counts[i]) for name, i in self.edge_type_to_id.items()}
 
     # -----------------------------------------------------------------------------------------
@@ -361,7 +376,7 @@ class FusedCSCSamplingGraph:
             and self._checked[1:] == state[1:]
         ):
             return
-        bad = cpu.first_out_of_range(self.indices.numpy(), 0, self.total_num_nodes)
+        bad = cpu.first_out_of_range(host_array(self.indices), 0, self.total_num_nodes)
         if bad >= 0:
             raise ValueError(
                 f"indices[{bad}] is {int(self.indices[bad])}; expected a node in "
@@ -373,50 +388,91 @@ class FusedCSCSamplingGraph:
         """Whether two edges have the same ends; looked at once. Taken for granted of huge graphs.
 
         Raises:
-            ValueError: an index is no node, or csc_indptr descends: the graph is damaged.
+            ValueError: an index is no node, csc_indptr descends, or types do not ascend within a
+                column: the graph is damaged.
         """
         if self.total_num_nodes > HUGE or self.total_num_edges > HUGE:
             return True
         self.check_indices()
-        indptr, version = self.csc_indptr, self.csc_indptr._version
+        indptr, types = self.csc_indptr, self.type_per_edge
+        versions = indptr._version, None if types is None else types._version
         known = self._parallel
         if (
             known is None
             or known[0] is not self._checked
             or known[1] is not indptr
-            or (known[2] != version)
+            or known[2] is not types
+            or known[3] != versions
         ):
-            bad = cpu.first_bad_column(indptr.numpy(), self.total_num_edges)
+            columns = host_array(indptr)
+            bad = cpu.first_bad_column(columns, self.total_num_edges)
             if bad >= 0:
                 raise ValueError(f"csc_indptr is damaged at node {bad}: {self}")
+            if types is not None and self.num_edge_types > 1:
+                bad = typed.first_in_disorder(columns, host_array(types), self.num_edge_types)
+                if bad >= 0:
+                    raise ValueError(
+                        f"type_per_edge[{bad}] is {int(types[bad])}; expected types below "
+                        f"{self.num_edge_types} that ascend within a column: the graph is "
+                        f"damaged: {self}"
+                    )
             seen = np.full(self.total_num_nodes, -1, np.int64)
-            found = bool(draws.has_parallel_edges(indptr.numpy(), self.indices.numpy(), seen))
-            known = self._parallel = (self._checked, indptr, version, found)
-        return known[3]
+            found = bool(draws.has_parallel_edges(columns, host_array(self.indices), seen))
+            known = self._parallel = (self._checked, indptr, types, versions, found)
+        return known[4]
 
     # -----------------------------------------------------------------------------------------
     # Copies and files
 
-    def to(self, device: torch.device | str) -> FusedCSCSamplingGraph:
-        """This graph, for "cpu": samplers run there, whatever the device that trains.
+    def to(self, device: torch.device | str | int) -> FusedCSCSamplingGraph:
+        """The graph in another place.
+
+        Args:
+            device: a GPU, whose kernels then sample; "cpu"; or "pinned": see `pin_memory_`.
+
+        Returns:
+            A new graph, which shares the arrays that are there already; this one if it is on the
+            device, and not pinned.
 
         Raises:
-            ValueError: any other device.
+            ValueError: there is no such device.
+            RuntimeError: Triton is missing, or memory cannot be page-locked.
         """
-        if str(device) != "cpu":
-            raise ValueError(
-                f"graph.to({str(device)!r}): graphs are sampled on the CPU; leave the graph there, "
-                "and put copy_to(device) after the sampler"
-            )
-        return self
+        from hopline.pipes.placement import move_graph
+
+        return move_graph(self, device)
 
     def pin_memory_(self) -> FusedCSCSamplingGraph:
-        """Refused, as in `to`.
+        """Page-locks the arrays: a GPU samples for the seeds that are on it.
+
+        Its kernels read host memory, so that the graph takes no memory of the GPU. Big arrays are
+        locked where they are, small ones copied, mapped files shared by all processes: see
+        `hopline.pipes.page_lock.page_lock`. The locks end with the graph. Attributes of edges and
+        nodes are locked when a sampler first reads them.
+
+        Returns:
+            This graph.
 
         Raises:
-            ValueError: always.
+            ValueError: the graph is on a GPU.
+            RuntimeError: torch finds no GPU, or the system does not let as much memory be locked.
         """
-        return self.to("pinned")
+        if self.indices.device.type != "cpu":
+            raise ValueError(f"{self} is on {self.indices.device}; expected a graph on the CPU")
+        residence = Residence(pinned=True)
+        for name, tensor in (
+            ("csc_indptr", self.csc_indptr),
+            ("indices", self.indices),
+            ("type_per_edge", self.type_per_edge),
+        ):
+            if tensor is not None:
+                residence.array(name, tensor, tensor.device)
+        self.residence = residence
+        return self
+
+    def is_pinned(self) -> bool:
+        """Whether the arrays are in page-locked memory."""
+        return self.residence.pinned
 
     def copy_to_shared_memory(self, shared_memory_name: str) -> FusedCSCSamplingGraph:
         """A copy that other processes attach to; see `hopline.pipes.shared_memory`."""
@@ -477,6 +533,8 @@ class FusedCSCSamplingGraph:
         if self.node_type_to_id is not None:
             kind = f", node_types={list(self.node_type_to_id)}, edge_types={self.num_edge_types}"
         where = f", path={str(self.path)!r}" if self.path else ""
+        if self.is_pinned() or self.indices.device.type != "cpu":
+            where += f", {'pinned' if self.is_pinned() else self.indices.device}"
         return (
             f"FusedCSCSamplingGraph(num_nodes={self.total_num_nodes}, "
             f"num_edges={self.total_num_edges}{kind}{where})"

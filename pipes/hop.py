@@ -14,7 +14,7 @@ from hopline.pipes.kernels import typed as typed_kernels
 if TYPE_CHECKING:
     from hopline.pipes.graph import FusedCSCSamplingGraph
 
-__all__ = ["Hop", "HopRule", "sample_hop"]
+__all__ = ["Hop", "HopRule", "check_picks", "sample_hop"]
 
 MAX_PICKS = 1 << 30  # of one hop: positions in a mini-batch's node list are int32
 ANY_TIME = np.iinfo(np.int64).min
@@ -63,6 +63,19 @@ class HopRule:
     edge_time_name: str | None = None
 
 
+def check_picks(total: int, columns: int) -> None:
+    """Refuses a hop whose picks could not be numbered.
+
+    Raises:
+        OverflowError: more than 2**30 picks.
+    """
+    if total > MAX_PICKS:
+        raise OverflowError(
+            f"one hop from {columns} nodes would pick {total} edges, above {MAX_PICKS}; use a "
+            "smaller batch_size or smaller fanouts"
+        )
+
+
 def sample_hop(
     graph: FusedCSCSamplingGraph,
     columns: Array,
@@ -101,11 +114,7 @@ def sample_hop(
     )
     if total < 0:
         raise ValueError(f"csc_indptr is damaged at node {columns[-total - 1]}: {graph}")
-    if total > MAX_PICKS:
-        raise OverflowError(
-            f"one hop from {len(columns)} nodes would pick {total} edges, above {MAX_PICKS}; "
-            "use a smaller batch_size or smaller fanouts"
-        )
+    check_picks(total, len(columns))
     timed = times is not None
     # One fanout over several edge types: the picks of a column are told apart afterwards.
     together = typed and len(fanouts) == 1

@@ -12,6 +12,7 @@ from hopline.pipes.checks import check_count
 from hopline.pipes.edges import Edges, check_edges, unlisted_edges
 from hopline.pipes.etypes import etype_str_to_tuple
 from hopline.pipes.features.rows import gather
+from hopline.pipes.kernels.dispatch import on_device
 from hopline.pipes.move import move_fields
 from hopline.pipes.pinning import is_pinned
 from hopline.pipes.tensor_functions import expand_indptr
@@ -53,7 +54,7 @@ class CSCFormatBase:
 
     def __post_init__(self) -> None:
         _check_arrays(self.indptr, self.indices)
-        if self.indptr.device.type != "cpu":
+        if self.indptr.device.type != "cpu" or on_device(self.indptr):
             return  # a look would wait for the device
         if len(self.indptr) == 0 or int(self.indptr[-1]) != len(self.indices):
             last = int(self.indptr[-1]) if len(self.indptr) else "missing"
@@ -322,7 +323,8 @@ class Block:
 
     def num_dst_nodes(self) -> int:
         """Number of destination rows."""
-        return self.num_dst
+        # Not num_dst: torch.compile follows sizes of tensors better than numbers beside them.
+        return len(self.indptr) - 1
 
     def num_edges(self) -> int:
         """Number of edges."""

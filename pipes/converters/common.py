@@ -77,7 +77,7 @@ def edges_by_type(graph: FusedCSCSamplingGraph) -> dict[str | None, EdgeList]:
     Edges come in the order of the graph's input if it keeps their numbers, which their order then
     says and no attribute needs to; else in CSC order.
     """
-    check_graph(graph)
+    graph = check_graph(graph).to("cpu")
     columns = expand_indptr(graph.csc_indptr, torch.int64, output_size=graph.total_num_edges)
     attributes = graph.edge_attributes or {}
     if graph.edge_type_to_id is None:

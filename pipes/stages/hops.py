@@ -4,18 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import nullcontext
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
+from hopline.pipes.checks import check_graph_arrays
 from hopline.pipes.fused_ids import FusedSeeds, SampledHop, fuse_seeds, subgraphs_from_hops
 from hopline.pipes.graph import FusedCSCSamplingGraph
 from hopline.pipes.hop import HopRule
 from hopline.pipes.minibatch import MiniBatch
+from hopline.pipes.placement import sampling_device
 from hopline.pipes.random import Purpose, batch_key, fold
 from hopline.pipes.relabel import NodeList
 from hopline.pipes.stages.subgraph_sampler import SubgraphSampler, seeds_of
+
+if TYPE_CHECKING:
+    from hopline.pipes.gpu_graph_cache import GPUGraphCache
 
 __all__ = ["HopSampler", "check_fanouts"]
 
@@ -92,32 +97,57 @@ class HopSampler(SubgraphSampler):
         keys = np.array([fold(hop_key, t) for t in range(len(fanouts))], np.uint64)
         return HopRule(fanouts, self.replace, keys, self.prob_name)
 
-    def times(self, minibatch: MiniBatch, seeds: FusedSeeds) -> tuple[Array, Array | None] | None:
-        """Time and first time of the window of each seed node; None where time plays no part."""
+    def times(
+        self, minibatch: MiniBatch, seeds: FusedSeeds
+    ) -> tuple[torch.Tensor, torch.Tensor | None] | None:
+        """Time and first time of the window of each seed node; None where time plays no part.
+
+        Args:
+            minibatch: with the seeds' times.
+            seeds: its seeds.
+
+        Returns:
+            int64[n] each, where the seeds' nodes are.
+        """
+        return None
+
+    def graph_cache(self, device: torch.device) -> GPUGraphCache | None:
+        """The neighbourhoods that a GPU keeps of a graph in host memory; None if it keeps none."""
         return None
 
     def __call__(self, minibatch: MiniBatch) -> MiniBatch:
         """Samples one mini-batch.
 
         Raises:
-            ValueError: it has no seeds, no key, or seeds of mixed dimensions.
+            ValueError: it has no seeds, no key, or seeds of mixed dimensions; or the graph is
+                damaged.
             IndexError: a seed is not a node.
         """
-        seeds = fuse_seeds(self.graph, seeds_of(minibatch))
+        given = seeds_of(minibatch)
+        check_graph_arrays(self.graph)
+        device = sampling_device(self.graph, given)
+        if device is not None:
+            from hopline.pipes.device_sampling import sample_on_device
+
+            return sample_on_device(self, minibatch, device)
+        seeds = fuse_seeds(self.graph, given)
         if minibatch.key is None:
             raise ValueError("the mini-batch has no key (seed, epoch, index) to draw by")
         restriction = self.times(minibatch, seeds)
-        times, earliest = restriction or (None, None)
+        times, earliest = (
+            None if part is None else part.numpy() for part in restriction or (None, None)
+        )
         # A node that is seen at two times is two nodes: the earlier one must not see the later.
         once = self.deduplicate and restriction is None
+        nodes = seeds.nodes.numpy()
         hops: list[SampledHop] = []
         with self.graph.node_tables.lend() if once else nullcontext(NodeList()) as table:
             if not (seeds.two_dimensional and once):
-                table.start(seeds.nodes)
-                places = np.arange(len(seeds.nodes), dtype=np.int32)
+                table.start(nodes)
+                places = np.arange(len(nodes), dtype=np.int32)
             else:
-                table.start(seeds.nodes[:0])
-                places = table.relabel(seeds.nodes)
+                table.start(nodes[:0])
+                places = table.relabel(nodes)
             destinations = len(table.nodes)
             for number, fanouts in enumerate(reversed(self.fanouts)):
                 rule = self.rule(minibatch.key, number, fanouts)
@@ -138,7 +168,7 @@ class HopSampler(SubgraphSampler):
         )
         if compacted is not None:
             minibatch.compacted_seeds = compacted
-        return minibatch
+        return _to_device_of(given, minibatch)
 
     def settings(self) -> dict[str, Any]:
         """Everything that decides what is sampled."""
@@ -154,6 +184,14 @@ class HopSampler(SubgraphSampler):
         if not self.deduplicate:
             found["deduplicate"] = False
         return found
+
+
+def _to_device_of(seeds: Any, minibatch: MiniBatch) -> MiniBatch:
+    """Moves what has been sampled on the CPU to the GPU that has the seeds, if one does."""
+    for value in seeds.values() if isinstance(seeds, dict) else (seeds,):
+        if value.device.type != "cpu":
+            return minibatch.to(value.device)
+    return minibatch
 
 
 def check_fanouts(fanouts: Any, num_edge_types: int) -> list[Array]:

@@ -73,8 +73,8 @@ class LayerNeighborSampler(SharedVariates):
             mini-batch. k > 1: a source changes its variate once in k consecutive mini-batches, each
             source at a time of its own, so that neighbouring mini-batches share most of their
             nodes; every epoch begins with new ones. 0 or less: variates never change.
-        overlap_fetch, num_gpu_cached_edges, gpu_cache_threshold, asynchronous: accepted for
-            GraphBolt's scripts.
+        overlap_fetch, asynchronous: accepted for GraphBolt's scripts, as in `NeighborSampler`.
+        num_gpu_cached_edges, gpu_cache_threshold: accepted likewise; a GPU reads the graph itself.
         cooperative: accepted if False.
 
     Raises:

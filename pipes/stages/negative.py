@@ -7,12 +7,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from hopline.pipes.checks import as_times, check_ids
+from hopline.pipes.checks import as_times, check_graph_arrays, check_ids
 from hopline.pipes.edges import check_edges
 from hopline.pipes.etypes import etype_str_to_tuple
 from hopline.pipes.graph import FusedCSCSamplingGraph
 from hopline.pipes.kernels import edges as kernels
 from hopline.pipes.minibatch import MiniBatch, check_minibatch
+from hopline.pipes.placement import sampling_device
 from hopline.pipes.random import Purpose, batch_key, fold
 from hopline.pipes.stage import Stage
 
@@ -191,15 +192,16 @@ class NegativeSampler(Stage):
             )
         drawn = drawn.reshape(-1)
         largest = torch.iinfo(pairs.dtype).max
-        if len(drawn) and int(drawn.min()) < 0:
+        low, high = torch.stack((drawn.min(), drawn.max())).tolist() if len(drawn) else (0, 0)
+        if low < 0:
             raise ValueError(
-                f"a negative's destination{of_type} is {int(drawn.min())}; expected ids within the "
-                "destination type, numbered from 0"
+                f"a negative's destination{of_type} is {low}; expected ids within the destination "
+                "type, numbered from 0"
             )
-        if len(drawn) and int(drawn.max()) > largest:
+        if high > largest:
             raise ValueError(
-                f"a negative's destination{of_type} is {int(drawn.max())}, which seeds of dtype "
-                f"{pairs.dtype} cannot hold; use int32 or int64 seeds"
+                f"a negative's destination{of_type} is {high}, which seeds of dtype {pairs.dtype} "
+                "cannot hold; use int32 or int64 seeds"
             )
         checked: torch.Tensor = drawn.to(device=pairs.device, dtype=pairs.dtype)
         return checked
@@ -263,6 +265,7 @@ class UniformNegativeSampler(NegativeSampler):
         self.exclude_true_edges = exclude_true_edges
         self.node_timestamp_attr_name = node_timestamp_attr_name
         self._by_time: dict[str | None, tuple[Array, Array]] = {}
+        self._order_there: dict[tuple[str | None, torch.device], torch.Tensor] = {}
         if node_timestamp_attr_name is not None:
             times = graph.attribute_array("node", node_timestamp_attr_name, np.int64)
             for kind in graph.node_type_to_id or [None]:
@@ -312,12 +315,16 @@ class UniformNegativeSampler(NegativeSampler):
 
         Raises:
             TypeError: seeds come by type and the graph has none, or the reverse.
-            ValueError: a type is unknown; or there is no destination to draw.
+            ValueError: a type is unknown, there is no destination to draw, or the graph is damaged.
             IndexError: an end of a seed is not a node.
         """
+        check_graph_arrays(self.graph)
         kinds = self._kinds(etype)
         (first_source, num_sources), (first, num_nodes) = map(self._range, kinds)
         of_type = "" if etype is None else f" of type {etype!r}"
+        device = sampling_device(self.graph, pairs)
+        if device is not None:
+            return self._draw_on_device(device, etype, pairs, key, timestamp)
         sources = check_ids(pairs[:, 0], num_sources, f"sources of seeds{of_type}", torch.int64)
         check_ids(pairs[:, 1], num_nodes, f"destinations of seeds{of_type}", torch.int64)
         counts, order = self._candidates(len(pairs), kinds[1], num_nodes, of_type, timestamp)
@@ -326,17 +333,76 @@ class UniformNegativeSampler(NegativeSampler):
         status = kernels.draw_destinations(
             np.uint64(key), self.negative_ratio, counts, order, self.exclude_true_edges,
             sources.numpy() + first_source, first, self.graph.csc_indptr.numpy(),
-            self.graph.indices.numpy(), edge_types, number, out,
+            self.graph.indices.numpy(), NO_TYPES if edge_types is None else edge_types.numpy(),
+            number, out,
         )  # fmt: skip
         if status >= 0:
-            raise ValueError(
-                f"source {int(sources[status])} of seed {status}{of_type} has an edge to every "
-                f"destination it could be given ({counts[status]} nodes), so it has no negative; "
-                "leave it out of the seeds, or draw with exclude_true_edges=False"
-            )
+            raise _without_negative(int(sources[status]), status, int(counts[status]), of_type)
         if status < -1:
             raise ValueError(f"csc_indptr is damaged at node {-2 - status}: {self.graph}")
         return torch.from_numpy(out)
+
+    def _checked(self, drawn: Any, pairs: torch.Tensor, of_type: str) -> torch.Tensor:
+        """See `NegativeSampler._checked`; what it drew itself it does not look at again.
+
+        The host would wait for a GPU to do so.
+        """
+        own = type(self)._sample_with_etype is UniformNegativeSampler._sample_with_etype
+        if own and self.graph.total_num_nodes - 1 <= torch.iinfo(pairs.dtype).max:
+            checked: torch.Tensor = drawn.to(device=pairs.device, dtype=pairs.dtype)
+            return checked
+        return super()._checked(drawn, pairs, of_type)
+
+    def _draw_on_device(
+        self,
+        device: torch.device,
+        etype: str | None,
+        pairs: torch.Tensor,
+        key: int,
+        timestamp: torch.Tensor | None,
+    ) -> torch.Tensor:
+        """The same draws by the kernels of a GPU; the host waits for errors, and for timestamps."""
+        from hopline.pipes.host_reads import HostReads
+        from hopline.pipes.kernels.cuda import negatives as cuda_kernels
+
+        graph, residence = self.graph, self.graph.residence
+        kinds = self._kinds(etype)
+        (first_source, num_sources), (first, num_nodes) = map(self._range, kinds)
+        of_type = "" if etype is None else f" of type {etype!r}"
+        reads = HostReads(device)
+        sources, _ = (
+            reads.check_ids(pairs[:, end], nodes, f"{what} of seeds{of_type}", torch.int64)
+            for end, nodes, what in ((0, num_sources, "sources"), (1, num_nodes, "destinations"))
+        )
+        counts, order = self._candidates(len(pairs), kinds[1], num_nodes, of_type, timestamp)
+        number, edge_types = self._edges_to_avoid(etype)
+        there = torch.from_numpy(counts).to(device, non_blocking=True)
+        out, full, damaged = cuda_kernels.draw_destinations(
+            key, self.negative_ratio, there,
+            self._order_on_device(kinds[1], order, device) if len(order) else None,
+            self.exclude_true_edges, sources + first_source, first,
+            residence.array("csc_indptr", graph.csc_indptr, device),
+            residence.array("indices", graph.indices, device),
+            None if edge_types is None else residence.array("type_per_edge", edge_types, device),
+            number,
+        )  # fmt: skip
+        reads.expect_nothing(
+            damaged, lambda v: ValueError(f"csc_indptr is damaged at node {v}: {graph}")
+        )
+        reads.expect_nothing(
+            full, lambda i: _without_negative(int(sources[i]), i, int(counts[i]), of_type)
+        )
+        reads.read()
+        return out
+
+    def _order_on_device(
+        self, kind: str | None, order: Array, device: torch.device
+    ) -> torch.Tensor:
+        """The nodes of a type in the order of their times; kept, once there."""
+        known = self._order_there.get((kind, device))
+        if known is None:
+            known = self._order_there[kind, device] = torch.from_numpy(order).to(device)
+        return known
 
     def _candidates(
         self, pairs: int, kind: str | None, nodes: int, of_type: str, timestamp: torch.Tensor | None
@@ -363,10 +429,10 @@ class UniformNegativeSampler(NegativeSampler):
             )
         return counts, order
 
-    def _edges_to_avoid(self, etype: str | None) -> tuple[int, Array]:
+    def _edges_to_avoid(self, etype: str | None) -> tuple[int, torch.Tensor | None]:
         """Number of the edge type, and the type of each edge if there are several."""
         if etype is None or not self.exclude_true_edges:
-            return 0, NO_TYPES
+            return 0, None
         assert self.graph.edge_type_to_id is not None
         assert self.graph.type_per_edge is not None
         if etype not in self.graph.edge_type_to_id:
@@ -374,7 +440,7 @@ class UniformNegativeSampler(NegativeSampler):
                 f"exclude_true_edges knows no edges of type {etype!r}; the graph has "
                 f"{list(self.graph.edge_type_to_id)}"
             )
-        return self.graph.edge_type_to_id[etype], self.graph.type_per_edge.numpy()
+        return self.graph.edge_type_to_id[etype], self.graph.type_per_edge
 
     def settings(self) -> dict[str, Any]:
         """Everything that decides what is drawn."""
@@ -385,6 +451,14 @@ class UniformNegativeSampler(NegativeSampler):
             "nodes": self.graph.total_num_nodes,
             "edges": self.graph.total_num_edges,
         }
+
+
+def _without_negative(source: int, seed: int, nodes: int, of_type: str) -> ValueError:
+    return ValueError(
+        f"source {source} of seed {seed}{of_type} has an edge to every destination it could be "
+        f"given ({nodes} nodes), so it has no negative; leave it out of the seeds, or draw with "
+        "exclude_true_edges=False"
+    )
 
 
 NO_ORDER: Array = np.empty(0, np.int64)

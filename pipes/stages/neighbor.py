@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import torch
+
+from hopline.pipes.checks import check_count
 from hopline.pipes.graph import FusedCSCSamplingGraph
 from hopline.pipes.stages.hops import HopSampler
+
+if TYPE_CHECKING:
+    from hopline.pipes.gpu_graph_cache import GPUGraphCache
 
 __all__ = ["NeighborSampler"]
 
@@ -35,8 +41,12 @@ class NeighborSampler(HopSampler):
             when a seed's edges are looked at.
         deduplicate: number each node once. Otherwise every sampled edge has a source row of its
             own; a node that occurs twice is sampled alike at both places.
-        overlap_fetch, num_gpu_cached_edges, gpu_cache_threshold, asynchronous: accepted for
-            GraphBolt's scripts; loader threads overlap all stages.
+        overlap_fetch, asynchronous: accepted for GraphBolt's scripts; loader threads overlap all
+            stages.
+        num_gpu_cached_edges: edges that a GPU keeps of a pinned graph, the in-edges of nodes that
+            have been sampled for often; 0 for none. What is drawn is the same. Weighted draws read
+            the pinned graph itself.
+        gpu_cache_threshold: how often a node must have been sampled for.
         cooperative: accepted if False.
 
     Raises:
@@ -61,3 +71,14 @@ class NeighborSampler(HopSampler):
         super().__init__(source, graph, fanouts, replace, prob_name, deduplicate)
         if cooperative:
             raise ValueError("cooperative is True; cooperative mini-batching is not supported")
+        self.num_gpu_cached_edges = check_count(num_gpu_cached_edges, "num_gpu_cached_edges")
+        self.gpu_cache_threshold = check_count(gpu_cache_threshold, "gpu_cache_threshold", 1)
+
+    def graph_cache(self, device: torch.device) -> GPUGraphCache | None:
+        """The neighbourhoods that a GPU keeps of a graph in host memory; None if it keeps none."""
+        graph = self.graph
+        if not self.num_gpu_cached_edges or self.prob_name is not None or graph.indices.is_cuda:
+            return None
+        return graph.residence.graph_cache(
+            graph, self.num_gpu_cached_edges, self.gpu_cache_threshold, device
+        )

@@ -120,7 +120,10 @@ def _unique_ends(seeds: Any) -> tuple[Any, Any, Any]:
     for kind in seeds:
         for end, ntype in enumerate(seed_type_str_to_ntypes(kind, seeds[kind].shape[1])):
             columns.setdefault(ntype, []).append((kind, end))
-    compacted = {kind: torch.empty(value.shape, dtype=torch.int64) for kind, value in seeds.items()}
+    compacted = {
+        kind: torch.empty(value.shape, dtype=torch.int64, device=value.device)
+        for kind, value in seeds.items()
+    }
     all_nodes, origin = {}, {}
     for ntype, found in columns.items():
         flat = torch.cat([seeds[kind][:, end] for kind, end in found])
@@ -140,12 +143,12 @@ def _first_occurrences(flat: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, 
     """Distinct values in order of first occurrence, the place of each, where each is first."""
     _, inverse = torch.unique(flat, return_inverse=True)
     count = int(inverse.max()) + 1 if len(flat) else 0
-    first = torch.full((count,), len(flat)).scatter_reduce(
-        0, inverse, torch.arange(len(flat)), "amin"
-    )
+    numbers = torch.arange(len(flat), device=flat.device)
+    first = torch.full((count,), len(flat), device=flat.device)
+    first = first.scatter_reduce(0, inverse, numbers, "amin")
     order = torch.argsort(first)
     rank = torch.empty_like(order)
-    rank[order] = torch.arange(count)
+    rank[order] = numbers[:count]
     return flat[first[order]], rank[inverse], first[order]
 
 

@@ -89,8 +89,10 @@ class TemporalNeighborSampler(HopSampler):
             edge_time_name=self.edge_time_name,
         )
 
-    def times(self, minibatch: MiniBatch, seeds: FusedSeeds) -> tuple[Array, Array | None]:
-        """Time and first time of the window of each seed node.
+    def times(
+        self, minibatch: MiniBatch, seeds: FusedSeeds
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Time and first time of the window of each seed node, where the seeds' nodes are.
 
         Raises:
             ValueError: the mini-batch has no timestamp, or not one for each seed.
@@ -103,17 +105,18 @@ class TemporalNeighborSampler(HopSampler):
         windows: Any = minibatch.extra.get("pre_time_window")
         if windows is not None:
             windows = _of_nodes(minibatch, windows, seeds, "pre_time_window")
+            if len(windows) and int(windows.min()) < 0:
+                raise ValueError(f"pre_time_window is {int(windows.min())}; expected 0 or more")
         elif self.pre_time_window is not None:
-            windows = np.full(len(times), self.pre_time_window, np.int64)
+            windows = torch.full_like(times, self.pre_time_window)
         else:
             return times, None
-        if len(windows) and int(windows.min()) < 0:
-            raise ValueError(f"pre_time_window is {windows.min()}; expected 0 or more")
         # The first time after times - windows, which may lie below all int64.
         before = times - windows
-        earliest = np.where(before > times, ANY_TIME, before + 1)
-        earliest[windows == 0] = np.iinfo(np.int64).max
-        return times, earliest
+        earliest = torch.where(before > times, int(ANY_TIME), before + 1)
+        # Without a host read: a mask would be one on a GPU.
+        last = torch.iinfo(torch.int64).max
+        return times, torch.where(windows == 0, last, earliest)
 
     def settings(self) -> dict[str, Any]:
         """Everything that decides what is sampled."""
@@ -167,7 +170,7 @@ class TemporalLayerNeighborSampler(SharedVariates, TemporalNeighborSampler):
         )  # fmt: skip
 
 
-def _of_nodes(minibatch: MiniBatch, column: Any, seeds: FusedSeeds, what: str) -> Array:
+def _of_nodes(minibatch: MiniBatch, column: Any, seeds: FusedSeeds, what: str) -> torch.Tensor:
     """int64[n]: a column of the mini-batch, one value for each seed, spread to the seed nodes.
 
     Raises:
@@ -176,15 +179,17 @@ def _of_nodes(minibatch: MiniBatch, column: Any, seeds: FusedSeeds, what: str) -
     """
     if isinstance(column, dict) != isinstance(minibatch.seeds, dict):
         raise TypeError(f"{what} and seeds must both come by type, or both as one tensor")
-    parts = []
+    device = seeds.nodes.device
+    parts = [torch.empty(0, dtype=torch.int64, device=device)]
     for kind, count, ends in seeds.parts:
         values = column if kind is None else column.get(kind)
         # Of edge seeds some may be negatives, which have the time of their positive.
-        parts.append(np.repeat(_times(values, count, what, kind, seeds.two_dimensional), ends))
-    return np.concatenate([np.empty(0, np.int64), *parts])
+        times = _times(values, count, what, kind, seeds.two_dimensional).to(device)
+        parts.append(times.repeat_interleave(ends))
+    return torch.cat(parts)
 
 
-def _times(values: Any, count: int, what: str, kind: str | None, negatives: bool) -> Array:
+def _times(values: Any, count: int, what: str, kind: str | None, negatives: bool) -> torch.Tensor:
     """int64[count]; with negatives, values may be those of the positive seeds alone."""
     of = "" if kind is None else f" of type {kind!r}"
     if not isinstance(values, torch.Tensor) or values.dim() != 1 or not _is_integral(values):
@@ -193,15 +198,18 @@ def _times(values: Any, count: int, what: str, kind: str | None, negatives: bool
             shown = f"{values.dtype} of shape {tuple(values.shape)}"
         raise TypeError(f"{what}{of} is {shown}; expected a tensor of integers, one for each seed")
     check_values(values, f"{what}{of}")
-    array = as_times(values.detach().cpu(), f"{what}{of}")
-    if len(array) == count:
-        return array
-    if not negatives or len(array) == 0 or count == 0 or count % len(array):
+    values = values.detach()
+    if values.dtype == torch.uint64:
+        values = torch.from_numpy(as_times(values.cpu(), f"{what}{of}"))
+    times: torch.Tensor = values.to(torch.int64)
+    if len(times) == count:
+        return times
+    if not negatives or len(times) == 0 or count == 0 or count % len(times):
         raise ValueError(
-            f"{what}{of} has {len(array)} values for {count} seeds; expected one for each seed"
+            f"{what}{of} has {len(times)} values for {count} seeds; expected one for each seed"
             + (", or one for each positive seed" if negatives else "")
         )
-    return np.concatenate([array, np.repeat(array, count // len(array) - 1)])
+    return torch.cat((times, times.repeat_interleave(count // len(times) - 1)))
 
 
 def _is_integral(values: torch.Tensor) -> bool:

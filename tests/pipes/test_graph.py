@@ -293,12 +293,25 @@ def test_edge_numbers_that_do_not_fit_are_refused():
             graph.in_subgraph(torch.tensor([0]))
 
 
-def test_a_graph_stays_on_the_cpu():
+def test_a_graph_stays_where_it_is():
     graph = hp.from_coo(torch.tensor([1]), torch.tensor([0]), 2)
     assert graph.to("cpu") is graph
-    for call in (lambda: graph.to("cuda"), lambda: graph.to("pinned"), graph.pin_memory_):
-        with pytest.raises(ValueError, match="sampled on the CPU"):
+    assert not graph.is_pinned()
+    with pytest.raises(ValueError, match="device is 'cuda:99', but torch finds"):
+        graph.to("cuda:99")
+    with pytest.raises(
+        ValueError, match=r"graph\.to\('meta'\): graphs are sampled on the CPU and on"
+    ):
+        graph.to("meta")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="what is said where there is no GPU")
+def test_without_a_gpu_there_is_nothing_to_pin_for():
+    graph = hp.from_coo(torch.tensor([1]), torch.tensor([0]), 2)
+    for call in (lambda: graph.to("pinned"), graph.pin_memory_):
+        with pytest.raises(RuntimeError, match="needs a GPU, and torch finds none here"):
             call()
+    assert not graph.is_pinned()
 
 
 def test_parallel_edges_are_found():

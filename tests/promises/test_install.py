@@ -141,22 +141,66 @@ def test_nothing_is_required_that_is_tied_to_a_torch_release():
     }  # fmt: skip
 
 
+def test_nothing_of_the_cpu_asks_for_triton():
+    """Torch's builds for CPUs lack it: neither the import nor any stage on the CPU may want it."""
+    script = """
+        import importlib.abc, sys
+
+        class Triton(importlib.abc.MetaPathFinder):
+            def find_spec(self, name, path, target=None):
+                if name.partition(".")[0] == "triton":
+                    asked.append(name)
+                    raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+        asked = []
+        sys.meta_path.insert(0, Triton())
+        import torch, torchmetrics  # what they ask for is theirs
+        asked.clear()
+        import hopline.pipes as hp
+        import hopline.models, hopline.partition
+        src, dst = torch.arange(40) % 7, torch.arange(40) % 9
+        graph = hp.from_coo(src, dst, 9).to("cpu")
+        table = hp.TorchBasedFeature(torch.ones(9, 2))
+        cached = hp.gpu_cached_feature(table, 40, device="cpu")
+        store = hp.BasicFeatureStore({("node", None, "x"): cached})
+        sampler = hp.ItemSampler(hp.ItemSet(torch.stack([src, dst], 1), "seeds"), 4, seed=1)
+        chain = sampler.sample_uniform_negative(graph, 1, exclude_true_edges=True)
+        chain = chain.sample_neighbor(graph, [2, -1], num_gpu_cached_edges=9).exclude_seed_edges()
+        chain = chain.fetch_feature(store, ["x"]).copy_to("cpu")
+        print(len(list(hp.DataLoader(chain, num_workers=2))), asked)
+        try:
+            hopline.pipes.kernels.dispatch.check_triton()
+        except RuntimeError as error:
+            print(error)
+    """
+    done = run(script)
+    assert done.returncode == 0, done.stderr
+    count, refusal = done.stdout.splitlines()
+    assert count == "10 []"
+    assert "on a GPU need Triton" in refusal
+
+
 COMES_WITH = {"llvmlite": "numba", "pydantic_core": "pydantic"}
+# Imported where a graph, a feature or a seed is on a GPU, and by this folder alone. Torch's builds
+# for GPUs bring the version that they need, and other builds have no use for it.
+COMES_WITH_TORCH = {"triton": PACKAGES[0] / "kernels" / "cuda"}
 
 
 def test_every_requirement_is_imported_where_it_is_required():
     """A module that is imported at the top of some file is no optional one."""
     needed = {name.replace("-", "_") for name in requirements()[""]}
-    found = set()
+    found: dict[str, set[Path]] = {}  # the folders of the files that import each module
     for package in PACKAGES:
         for path in package.rglob("*.py"):
             for line in path.read_text(encoding="utf-8").splitlines():
                 if match := re.match(r"(?:import|from) (\w+)", line):  # not indented: at import
-                    found.add(match[1])
+                    found.setdefault(match[1], set()).add(path.parent)
     distributions = importlib.metadata.packages_distributions()
     foreign = {m for m in found if m not in sys.stdlib_module_names and m != "hopline"}
     assert {"torch", "numba"} <= foreign
-    for module in foreign:
+    for module, folder in COMES_WITH_TORCH.items():
+        assert found[module] == {folder}, f"{module} is imported in {found[module]}"
+    for module in foreign - COMES_WITH_TORCH.keys():
         names = {name.lower().replace("-", "_") for name in distributions.get(module, [module])}
         names.add(COMES_WITH.get(module, module))
         assert names & needed, f"{module} is imported, not required"

@@ -44,6 +44,10 @@ def cache(**settings) -> hp.CPUFeatureCache:
     return cpu_cache((2, 3), torch.float32, **settings)
 
 
+def on_cpu() -> hp.GPUFeatureCache:
+    return gpu_cache((2, 3), torch.float32, device="cpu")
+
+
 def asked(keys, reader=lambda keys: torch.ones(len(keys), 3), offset=0):
     return cache().query_and_replace(keys, reader, offset)
 
@@ -181,6 +185,14 @@ TABLE: list[Entry] = [
     ("GPUFeatureCache", lambda: gpu_cache(5, torch.float32, device="cpu"), TypeError, "cache_shape is 5; expected"),
     ("GPUFeatureCache", lambda: gpu_cache((2, 3), None, device="cpu"), TypeError, "None; expected a torch.dtype"),
     ("GPUFeatureCache", lambda: gpu_cache((2, 3), torch.float32, "x", device="cpu"), ValueError, "'x'; expected one of"),
+    ("GPUFeatureCache", lambda: gpu_cache((2, 3), torch.float32, "set-lru", device="cpu"), ValueError, "'set-lru', which runs on a GPU, for a cache on cpu; expected"),
+    ("GPUFeatureCache.query", lambda: on_cpu().query([0]), TypeError, "keys: got a list; expected"),
+    ("GPUFeatureCache.query", lambda: on_cpu().query(ONE, -1), ValueError, "offset is -1; expected 0"),
+    ("GPUFeatureCache.query_and_replace", lambda: on_cpu().query_and_replace(ONE, 5), TypeError, "reader_fn is a int; expected a function"),
+    ("GPUFeatureCache.forget", lambda: on_cpu().forget(ids(-1)), IndexError, "id -1"),
+    ("GPUFeatureCache.forget_range", lambda: on_cpu().forget_range(0, 1.5), TypeError, "high is 1.5; expected an int"),
+    ("GPUCachedFeature.read", lambda: gpu(ROWS, on_cpu()).read([0]), TypeError, "got a list; expected"),
+    ("GPUCachedFeature.read", lambda: gpu(ROWS, on_cpu()).read(ids(3)), IndexError, r"id 3 .*\[0, 3\)"),
     ("GPUFeatureCache", lambda: gpu_cache((2, 3), torch.float32, device="nowhere"), ValueError, "'nowhere'; expected a torch device"),
     ("CPUCachedFeature", lambda: cpu(torch.eye(3), cache()), TypeError, "Tensor; expected a Feature"),
     ("CPUCachedFeature", lambda: cpu(ROWS, 5), TypeError, "cache is a int; expected a CPUFeatureCache"),

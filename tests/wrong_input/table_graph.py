@@ -103,7 +103,7 @@ TABLE: list[Entry] = [
     ("fused_csc_sampling_graph", lambda: typed(edge_type_to_id={"a:x:c": 0}), ValueError, r"node type 'c'; there are \['a', 'b'\]"),
     ("fused_csc_sampling_graph", lambda: typed(edge_type_to_id={"b:x:a": 0}), ValueError, "edge 0 .* expected types"),
     ("fused_csc_sampling_graph", lambda: typed(edge_type_to_id={("a", "x", "b"): 0}), TypeError, "expected a string and an int"),
-    ("FusedCSCSamplingGraph.to", lambda: GRAPH.to("cuda"), ValueError, "graph.to..cuda... graphs are sampled on the CPU"),
+    ("FusedCSCSamplingGraph.to", lambda: GRAPH.to("cuda:99"), ValueError, "device is 'cuda:99', but torch finds"),
     ("FusedCSCSamplingGraph", lambda: Graph([0, 1], ids(0)), TypeError, "csc_indptr is a list; expected a torch.Tensor"),
     ("FusedCSCSamplingGraph", lambda: Graph(None, None), TypeError, "csc_indptr is a NoneType; expected a torch.Tensor"),
     ("FusedCSCSamplingGraph", lambda: Graph(PTR, ARRAY), TypeError, "indices is a ndarray; expected a torch.Tensor"),

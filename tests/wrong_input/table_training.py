@@ -59,6 +59,11 @@ TABLE: list[Entry] = [
     ("train_epoch", lambda: train(MODEL, BARE, ADAM), ValueError, "no tensor of labels"),
     ("train_epoch", lambda: train(MODEL, LOADER, ADAM, forward=lambda m, b: X[:1]), ValueError, "1 rows for 2 labels"),
     ("train_epoch", lambda: train(MODEL, LOADER, ADAM, forward=lambda m, b: None), TypeError, "forward gave a NoneType; expected a torch.Tensor"),
+    ("train_epoch", lambda: train(MODEL, LOADER, ADAM, amp_dtype=torch.float16), ValueError, "float16; expected torch.bfloat16, or None"),
+    ("train_epoch", lambda: train(MODEL, LOADER, ADAM, amp_dtype="bf16"), TypeError, "'bf16'; expected torch.bfloat16"),
+    ("evaluate", lambda: hm.evaluate(MODEL, LOADER, METRIC, amp_dtype=torch.int8), ValueError, "int8; expected torch.bfloat16"),
+    ("evaluate_links", lambda: hm.evaluate_links(MODEL, LOADER, amp_dtype=16), TypeError, "16; expected torch.bfloat16"),
+    ("EpochTotal.add", lambda: hm.EpochTotal().add(0.5, 2), TypeError, "loss is a float; expected a torch.Tensor"),
     ("evaluate", lambda: hm.evaluate(5, LOADER, METRIC), TypeError, "model is a int; expected a torch.nn.Module"),
     ("evaluate", lambda: hm.evaluate(MODEL, None, METRIC), TypeError, "loader is a NoneType; expected a DataLoader"),
     ("evaluate", lambda: hm.evaluate(MODEL, LOADER, "accuracy"), TypeError, "metric is a str; expected a torchmetrics"),
@@ -135,6 +140,10 @@ TABLE: list[Entry] = [
     ("launch", lambda: hm.launch(print, 1, backend=5), TypeError, "backend is 5; expected a string"),
     ("launch", lambda: hm.launch(lambda *ranks: None, 1), ValueError, "<lambda>, which ranks cannot import; expected"),
     ("launch", lambda: hm.launch(counted, 1, gpus="0"), TypeError, "gpus is '0'; expected a list"),
+    ("join_ranks", lambda: hm.join_ranks(5), TypeError, "fn is a int; expected a function"),
+    ("join_ranks", lambda: hm.join_ranks(print, timeout=0), ValueError, "timeout is 0; expected a positive"),
+    ("join_ranks", lambda: hm.join_ranks(print, backend=5), TypeError, "backend is 5; expected a string"),
+    ("join_ranks", lambda: hm.join_ranks(print), RuntimeError, "the environment lacks .*torchrun"),
     # ---------------------------------------------------------------------------------------------
     # Inference
     ("layer_wise_inference", lambda: infer(5, GRAPH, X), TypeError, "model is a int; expected a torch.nn.Module"),

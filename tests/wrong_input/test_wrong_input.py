@@ -66,6 +66,8 @@ EXEMPT = {
     "MiniBatch": "keeps whatever stages put in it, as its attributes do",
     "MiniBatch.set_edge_features": "keeps what it is given, as the attribute does",
     "MiniBatch.set_node_features": "keeps what it is given, as the attribute does",
+    "InSubgraphSampler.graph_cache": PASSED,
+    "NeighborSampler.graph_cache": PASSED,
     "NeighborSampler.rule": PASSED,
     "NeighborSampler.times": PASSED,
     "LayerNeighborSampler.rule": PASSED,
