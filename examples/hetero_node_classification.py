@@ -13,14 +13,19 @@ import time
 
 import torch
 from options import (
+    amp_dtype,
     begin,
     check,
     fail,
+    graph_cache,
     load_dataset,
     make_metric,
+    maybe_compile,
     number,
     parser,
+    place,
     print_epoch,
+    samples_on_gpu,
     settings,
 )
 
@@ -61,7 +66,9 @@ def create_dataloader(args, graph, features, itemset, keys, target, device, shuf
         return minibatch
 
     datapipe = hp.ItemSampler(itemset, args.batch_size, shuffle=shuffle, seed=args.seed)
-    datapipe = datapipe.sample_neighbor(graph, args.fanout)
+    if samples_on_gpu(args):
+        datapipe = datapipe.copy_to(device)
+    datapipe = datapipe.sample_neighbor(graph, args.fanout, **graph_cache(args))
     datapipe = datapipe.fetch_feature(features, node_feature_keys=keys)
     datapipe = datapipe.transform(take_labels).copy_to(device)
     return hp.DataLoader(datapipe, num_workers=args.num_workers)
@@ -81,6 +88,7 @@ def main():
     target, *others = sets[0].itemsets
     if others:
         fail(f"--dataset {args.dataset} has labels of {[target, *others]}; expected one node type")
+    graph, features = place(args, graph, features, device)
     keys = {ntype: ["feat"] for ntype in graph.node_type_to_id}
     train_loader, valid_loader, test_loader = (
         create_dataloader(args, graph, features, itemset, keys, target, device, i == 0)
@@ -91,6 +99,7 @@ def main():
     model = RGCN(in_sizes, args.hidden, num_classes, list(graph.edge_type_to_id),
                  len(args.fanout), args.dropout, num_bases=args.num_bases or None)  # fmt: skip
     model = model.to(device)
+    maybe_compile(args, model)
     optimizer = torch.optim.Adam(model.parameters(), lr=args.lr, weight_decay=args.weight_decay)
     metric = make_metric(args.metric, num_classes)
 
@@ -116,13 +125,15 @@ def main():
             forward=logits,
             total=run.total,
             after_batch=run.after_batch,
+            amp_dtype=amp_dtype(args),
         )
-        value = evaluate(model, valid_loader, metric, forward=logits)
+        value = evaluate(model, valid_loader, metric, forward=logits, amp_dtype=amp_dtype(args))
         print_epoch(run.epoch, loss, args.metric, value, time.perf_counter() - start)
         run.end_epoch(value)
 
     run.load_best()
-    print(f"test {args.metric}: {evaluate(model, test_loader, metric, forward=logits):.4f}")
+    value = evaluate(model, test_loader, metric, forward=logits, amp_dtype=amp_dtype(args))
+    print(f"test {args.metric}: {value:.4f}")
 
 
 if __name__ == "__main__":

@@ -17,14 +17,18 @@ from pathlib import Path
 import numpy as np
 import torch
 from options import (
+    amp_dtype,
     begin,
     check,
     load_dataset,
     make_metric,
+    maybe_compile,
     number,
     parser,
+    place,
     print_epoch,
     probabilities,
+    samples_on_gpu,
     settings,
 )
 
@@ -48,7 +52,7 @@ def cached(args, feature, chain):
     if args.cache_policy != "static":
         return hp.cpu_cached_feature(feature, args.cache_size, args.cache_policy)
     rows = hp.bytes_to_number_of_items(args.cache_size, feature.read(torch.tensor([0])))
-    hot = hp.hot_set_by_presampling(chain, min(rows, feature.count()), batches=20)
+    hot = hp.hot_set_by_presampling(chain.copy_to("cpu"), min(rows, feature.count()), batches=20)
     return hp.cpu_cached_feature(feature, args.cache_size, "static", hot_ids=hot)
 
 
@@ -62,17 +66,23 @@ def main():
     device = torch.device("cpu" if args.mode == "cpu-cpu" else "cuda:0")
 
     dataset = load_dataset(args.dataset)
-    graph, task = dataset.graph, dataset.tasks[0]
+    graph, _ = place(args, dataset.graph, hp.BasicFeatureStore({}), device)
+    task = dataset.tasks[0]
 
     def sampled(itemset, shuffle):
         chain = hp.ItemSampler(itemset, args.batch_size, shuffle=shuffle, seed=args.seed)
+        if samples_on_gpu(args):
+            chain = chain.copy_to(device)
         # Sources that keep their random number over several mini-batches are found in the cache.
         return chain.sample_layer_neighbor(graph, args.fanout, batch_dependency=64)
 
     with tempfile.TemporaryDirectory() as folder:
         disk = on_disk(dataset.feature["node", None, "feat"], folder)
         feature = cached(args, disk, sampled(task.train_set, True))
-        features = hp.BasicFeatureStore({("node", None, "feat"): feature})
+        on_gpu = feature
+        if args.gpu_cache_size:  # before the cache in memory, which is before the disk
+            on_gpu = hp.gpu_cached_feature(feature, args.gpu_cache_size, device=device)
+        features = hp.BasicFeatureStore({("node", None, "feat"): on_gpu})
         train_loader, valid_loader, test_loader = (
             hp.DataLoader(
                 sampled(itemset, itemset is task.train_set)
@@ -89,6 +99,7 @@ def main():
 def train(args, in_size, task, train_loader, valid_loader, test_loader, device):
     num_classes = task.metadata["num_classes"]
     model = SAGE(in_size, args.hidden, num_classes, len(args.fanout), args.dropout).to(device)
+    maybe_compile(args, model)
     optimizer = torch.optim.Adam(model.parameters(), lr=args.lr, weight_decay=args.weight_decay)
     metric = make_metric(args.metric, num_classes)
     run = TrainingRun(
@@ -103,14 +114,21 @@ def train(args, in_size, task, train_loader, valid_loader, test_loader, device):
     while run.epoch < args.epochs:
         start = time.perf_counter()
         loss = train_epoch(
-            model, train_loader, optimizer, total=run.total, after_batch=run.after_batch
+            model,
+            train_loader,
+            optimizer,
+            total=run.total,
+            after_batch=run.after_batch,
+            amp_dtype=amp_dtype(args),
         )
-        value = evaluate(model, valid_loader, metric, forward=probabilities)
+        value = evaluate(
+            model, valid_loader, metric, forward=probabilities, amp_dtype=amp_dtype(args)
+        )
         print_epoch(run.epoch, loss, args.metric, value, time.perf_counter() - start)
         run.end_epoch(value)
 
     run.load_best()
-    value = evaluate(model, test_loader, metric, forward=probabilities)
+    value = evaluate(model, test_loader, metric, forward=probabilities, amp_dtype=amp_dtype(args))
     print(f"test {args.metric}: {value:.4f}")
 
 

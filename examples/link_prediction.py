@@ -11,7 +11,21 @@ import time
 
 import torch
 import torch.nn.functional as F
-from options import begin, check, fail, load_dataset, number, parser, print_epoch, settings
+from options import (
+    amp_dtype,
+    begin,
+    check,
+    fail,
+    graph_cache,
+    load_dataset,
+    maybe_compile,
+    number,
+    parser,
+    place,
+    print_epoch,
+    samples_on_gpu,
+    settings,
+)
 
 import hopline.pipes as hp
 from hopline.models import (
@@ -49,10 +63,12 @@ def split_edges(graph, seed):
 def create_dataloader(args, graph, everything, features, pairs, device, train):
     items = hp.ItemSet(pairs, names="seeds")
     datapipe = hp.ItemSampler(items, args.batch_size, shuffle=train, seed=args.seed)
+    if samples_on_gpu(args):
+        datapipe = datapipe.copy_to(device)
     datapipe = datapipe.sample_uniform_negative(
         everything, args.negative_ratio if train else args.eval_negatives, exclude_true_edges=True
     )
-    datapipe = datapipe.sample_neighbor(graph, args.fanout)
+    datapipe = datapipe.sample_neighbor(graph, args.fanout, **graph_cache(args))
     if train:
         datapipe = datapipe.exclude_seed_edges(include_reverse_edges=True)
     datapipe = datapipe.fetch_feature(features, node_feature_keys=["feat"])
@@ -83,6 +99,8 @@ def main():
 
     train, valid, test = split_edges(everything, args.seed)
     graph = hp.from_coo(*hp.add_reverse_edges(train).unbind(1), everything.total_num_nodes)
+    graph, features = place(args, graph, features, device)
+    everything, _ = place(args, everything, hp.BasicFeatureStore({}), device)
     train_loader, valid_loader, test_loader = (
         create_dataloader(args, graph, everything, features, pairs, device, i == 0)
         for i, pairs in enumerate((train, valid, test))
@@ -90,6 +108,7 @@ def main():
 
     encoder = SAGE(rows.shape[1], args.hidden, args.hidden, len(args.fanout), args.dropout)
     model = LinkPredictor(encoder, DotPredictor()).to(device)
+    maybe_compile(args, model)
     optimizer = torch.optim.Adam(model.parameters(), lr=args.lr, weight_decay=args.weight_decay)
     run = TrainingRun(
         model,
@@ -110,13 +129,16 @@ def main():
             forward=forward_links,
             total=run.total,
             after_batch=run.after_batch,
+            amp_dtype=amp_dtype(args),
         )
-        value = evaluate_links(model, valid_loader, LinkMetrics())["auc"]
+        values = evaluate_links(model, valid_loader, LinkMetrics(), amp_dtype=amp_dtype(args))
+        value = values["auc"]
         print_epoch(run.epoch, loss, "auc", value, time.perf_counter() - start)
         run.end_epoch(value)
 
     run.load_best()
-    for name, value in evaluate_links(model, test_loader, LinkMetrics()).items():
+    values = evaluate_links(model, test_loader, LinkMetrics(), amp_dtype=amp_dtype(args))
+    for name, value in values.items():
         print(f"test {name}: {value:.4f}")
 
 

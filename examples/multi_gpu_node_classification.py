@@ -1,31 +1,51 @@
-"""Trains GraphSAGE on sampled neighbourhoods, on several GPUs or CPU ranks of one machine.
+"""Trains GraphSAGE on sampled neighbourhoods, on several GPUs or CPU ranks.
 
 python examples/multi_gpu_node_classification.py --gpu 0,1
 python examples/multi_gpu_node_classification.py --num-ranks 2
+
+On several machines, on each of them, with --node-rank 0, 1, ...:
+
+torchrun --nnodes 2 --node-rank 0 --nproc-per-node 4 --master-addr HOST --master-port 29500 \
+    examples/multi_gpu_node_classification.py
 """
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 
 import torch
+import torch.distributed as dist
 from options import (
+    amp_dtype,
     check,
     fail,
     gpu_ids,
+    graph_cache,
     load_dataset,
     make_metric,
+    maybe_compile,
     normalize_rows,
     number,
     parser,
+    place,
     probabilities,
+    samples_on_gpu,
     settings,
 )
 from torch.nn.parallel import DistributedDataParallel
 
 import hopline.pipes as hp
-from hopline.models import SAGE, RankError, TrainingRun, evaluate, launch, train_epoch
+from hopline.models import (
+    SAGE,
+    RankError,
+    TrainingRun,
+    evaluate,
+    join_ranks,
+    launch,
+    train_epoch,
+)
 
 
 def create_dataloader(args, graph, features, itemset, device, shuffle):
@@ -39,10 +59,9 @@ def create_dataloader(args, graph, features, itemset, device, shuffle):
         drop_uneven_inputs=False,
         seed=args.seed,
     )
-    datapipe = datapipe.sample_neighbor(graph, args.fanout)
-    if args.mode == "cuda-cuda":
-        # The features are on the GPU: the ids go there, and the rows stay there.
+    if samples_on_gpu(args):
         datapipe = datapipe.copy_to(device)
+    datapipe = datapipe.sample_neighbor(graph, args.fanout, **graph_cache(args))
     datapipe = datapipe.fetch_feature(features, node_feature_keys=["feat"])
     if args.normalize_features:
         datapipe = datapipe.transform(normalize_rows)
@@ -54,10 +73,7 @@ def run_rank(rank, world_size, device, args):
     torch.manual_seed(args.seed)  # for the initial weights
     dataset = load_dataset(args.dataset)
     graph, features, task = dataset.graph, dataset.feature, dataset.tasks[0]
-    if args.mode == "pinned-cuda":
-        features = features.pin_memory_()
-    elif args.mode == "cuda-cuda":
-        features = features.to(device)
+    graph, features = place(args, graph, features, device)
     train_loader, valid_loader, test_loader = (
         create_dataloader(args, graph, features, itemset, device, shuffle)
         for itemset, shuffle in (
@@ -70,6 +86,7 @@ def run_rank(rank, world_size, device, args):
     num_classes = task.metadata["num_classes"]
     in_size = features.size("node", None, "feat")[0]
     model = SAGE(in_size, args.hidden, num_classes, len(args.fanout), args.dropout).to(device)
+    maybe_compile(args, model)
     model = DistributedDataParallel(model)
     optimizer = torch.optim.Adam(model.parameters(), lr=args.lr, weight_decay=args.weight_decay)
     metric = make_metric(args.metric, num_classes)
@@ -95,9 +112,16 @@ def run_rank(rank, world_size, device, args):
         start = time.perf_counter()
         # Under Join: a rank without mini-batches waits for the others.
         loss = train_epoch(
-            model, train_loader, optimizer, total=run.total, after_batch=run.after_batch
+            model,
+            train_loader,
+            optimizer,
+            total=run.total,
+            after_batch=run.after_batch,
+            amp_dtype=amp_dtype(args),
         )
-        value = evaluate(model, valid_loader, metric, forward=probabilities)
+        value = evaluate(
+            model, valid_loader, metric, forward=probabilities, amp_dtype=amp_dtype(args)
+        )
         seconds = time.perf_counter() - start
         if rank == 0:
             print(
@@ -108,7 +132,7 @@ def run_rank(rank, world_size, device, args):
         run.end_epoch(value)
 
     run.load_best()
-    value = evaluate(model, test_loader, metric, forward=probabilities)
+    value = evaluate(model, test_loader, metric, forward=probabilities, amp_dtype=amp_dtype(args))
     if rank == 0:
         print(f"test {args.metric}: {value:.4f}", flush=True)
 
@@ -118,7 +142,15 @@ def main():
     p.add_argument("--gpu", type=gpu_ids, help="ids, e.g. 0,1: one rank each; by default 0")
     p.add_argument("--num-ranks", type=number(int, 1), help="CPU ranks instead of GPUs")
     args = p.parse_args()
-    if args.num_ranks is None and args.gpu is None:
+    started = dist.is_torchelastic_launched()  # by torchrun, which says how many ranks there are
+    if started:
+        if args.num_ranks is not None:
+            fail("--num-ranks is for ranks that this script starts; torchrun has started them")
+        args.num_ranks = ranks_here = int(os.environ["LOCAL_WORLD_SIZE"])
+        on_gpus = torch.cuda.is_available() if args.mode is None else args.mode != "cpu-cpu"
+        if args.gpu or on_gpus:
+            args.gpu, args.num_ranks = args.gpu or list(range(ranks_here)), None
+    elif args.num_ranks is None and args.gpu is None:
         if torch.cuda.is_available():
             args.gpu = [0]
         else:
@@ -133,10 +165,12 @@ def main():
             fail("--mode cpu-cpu trains on the CPU: give --num-ranks instead of --gpu")
     check(args)
 
-    load_dataset(args.dataset)  # prepares it, so that the ranks find it
-    ranks = args.num_ranks or len(args.gpu)
     try:
-        launch(run_rank, ranks, args, gpus=args.gpu)
+        if started:
+            join_ranks(run_rank, args, gpus=args.gpu)
+        else:
+            load_dataset(args.dataset)  # prepares it, so that the ranks find it
+            launch(run_rank, args.num_ranks or len(args.gpu), args, gpus=args.gpu)
     except ValueError as error:
         fail(error)
     except RankError as error:

@@ -3,6 +3,7 @@
 python examples/node_classification.py
 python examples/node_classification.py --dataset FOLDER --fanout 15,10,5 --num-workers 2
 python examples/node_classification.py --checkpoint runs/1 --resume
+python examples/node_classification.py --mode pinned-cuda --gpu-cache-size 100000000 --amp bf16
 """
 
 from __future__ import annotations
@@ -11,14 +12,19 @@ import time
 
 import torch
 from options import (
+    amp_dtype,
     begin,
     check,
+    graph_cache,
     load_dataset,
     make_metric,
+    maybe_compile,
     normalize_rows,
     parser,
+    place,
     print_epoch,
     probabilities,
+    samples_on_gpu,
     settings,
 )
 
@@ -28,10 +34,9 @@ from hopline.models import SAGE, TrainingRun, evaluate, train_epoch
 
 def create_dataloader(args, graph, features, itemset, device, shuffle):
     datapipe = hp.ItemSampler(itemset, args.batch_size, shuffle=shuffle, seed=args.seed)
-    datapipe = datapipe.sample_neighbor(graph, args.fanout)
-    if args.mode == "cuda-cuda":
-        # The features are on the GPU: the ids go there, and the rows stay there.
+    if samples_on_gpu(args):
         datapipe = datapipe.copy_to(device)
+    datapipe = datapipe.sample_neighbor(graph, args.fanout, **graph_cache(args))
     datapipe = datapipe.fetch_feature(features, node_feature_keys=["feat"])
     if args.normalize_features:
         datapipe = datapipe.transform(normalize_rows)
@@ -47,10 +52,7 @@ def main():
 
     dataset = load_dataset(args.dataset)
     graph, features, task = dataset.graph, dataset.feature, dataset.tasks[0]
-    if args.mode == "pinned-cuda":
-        features = features.pin_memory_()
-    elif args.mode == "cuda-cuda":
-        features = features.to(device)
+    graph, features = place(args, graph, features, device)
     train_loader, valid_loader, test_loader = (
         create_dataloader(args, graph, features, itemset, device, shuffle)
         for itemset, shuffle in (
@@ -63,6 +65,7 @@ def main():
     num_classes = task.metadata["num_classes"]
     in_size = features.size("node", None, "feat")[0]
     model = SAGE(in_size, args.hidden, num_classes, len(args.fanout), args.dropout).to(device)
+    maybe_compile(args, model)
     optimizer = torch.optim.Adam(model.parameters(), lr=args.lr, weight_decay=args.weight_decay)
     metric = make_metric(args.metric, num_classes)
 
@@ -78,14 +81,21 @@ def main():
     while run.epoch < args.epochs:
         start = time.perf_counter()
         loss = train_epoch(
-            model, train_loader, optimizer, total=run.total, after_batch=run.after_batch
+            model,
+            train_loader,
+            optimizer,
+            total=run.total,
+            after_batch=run.after_batch,
+            amp_dtype=amp_dtype(args),
         )
-        value = evaluate(model, valid_loader, metric, forward=probabilities)
+        value = evaluate(
+            model, valid_loader, metric, forward=probabilities, amp_dtype=amp_dtype(args)
+        )
         print_epoch(run.epoch, loss, args.metric, value, time.perf_counter() - start)
         run.end_epoch(value)
 
     run.load_best()
-    value = evaluate(model, test_loader, metric, forward=probabilities)
+    value = evaluate(model, test_loader, metric, forward=probabilities, amp_dtype=amp_dtype(args))
     print(f"test {args.metric}: {value:.4f}")
 
 

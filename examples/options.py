@@ -1,9 +1,13 @@
-"""Options that the examples share, with errors of one line; data sets, metrics, resuming."""
+"""Options that the examples share, with errors of one line; placement, metrics, resuming."""
 
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import math
+import os
+import shlex
+import shutil
 import sys
 from pathlib import Path
 from typing import NoReturn
@@ -21,6 +25,10 @@ MODES = ("cpu-cpu", "cpu-cuda", "pinned-cuda", "cuda-cuda")
 FREE = {
     "mode",
     "gpu",
+    "gpu_cache_size",
+    "num_gpu_cached_edges",
+    "gpu_cache_threshold",
+    "compile",
     "num_ranks",
     "epochs",
     "num_workers",
@@ -77,8 +85,16 @@ def parser(description: str, *, classes: bool = True) -> Parser:
     """The options that all examples have; with `classes`, those of node classification too."""
     p = Parser(description=description, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
     p.add_argument("--dataset", default="debian", help="built-in data set, or a folder")
-    p.add_argument("--mode", choices=MODES, help="where features are, and where to train; by "
-                   "default pinned-cuda with a GPU and cpu-cpu without")  # fmt: skip
+    p.add_argument("--mode", choices=MODES, help="where graph and features are, and where to "
+                   "train; by default pinned-cuda with a GPU and cpu-cpu without")  # fmt: skip
+    p.add_argument("--gpu-cache-size", type=number(int, 0), default=0, metavar="BYTES",
+                   help="of rows kept on the GPU, where features are elsewhere")  # fmt: skip
+    p.add_argument("--num-gpu-cached-edges", type=number(int, 0), default=0, metavar="N",
+                   help="edges kept on the GPU in the mode pinned-cuda")  # fmt: skip
+    p.add_argument("--gpu-cache-threshold", type=number(int, 1), default=1, metavar="K",
+                   help="keep a node's edges once it was asked for so often")  # fmt: skip
+    p.add_argument("--amp", choices=("none", "bf16"), default="none", help="mixed precision")
+    p.add_argument("--compile", action="store_true", help="the model, by torch.compile")
     p.add_argument("--fanout", type=fanouts, default="10,10,10", help="one a layer")
     p.add_argument("--batch-size", type=number(int, 1), default=1024, help="of each rank")
     p.add_argument("--epochs", type=number(int, 0), default=15)
@@ -107,10 +123,71 @@ def check(args: argparse.Namespace) -> None:
     if args.mode != "cpu-cpu" and not has_gpu:
         instead = "--num-ranks" if "num_ranks" in args else "--mode cpu-cpu"
         fail(f"--mode {args.mode} needs a GPU, and torch finds none here; use {instead}")
+    if args.mode == "cpu-cpu" and (args.gpu_cache_size or args.num_gpu_cached_edges):
+        fail("--gpu-cache-size and --num-gpu-cached-edges need a mode that ends in -cuda")
+    if samples_on_gpu(args) and importlib.util.find_spec("triton") is None:
+        fail(f"--mode {args.mode} needs Triton, which torch's builds for GPUs bring; use cpu-cuda")
+    if args.compile:
+        check_compiler(args.mode)
     if args.checkpoint is None and (args.resume or args.checkpoint_every):
         fail("--resume and --checkpoint-every need --checkpoint DIR")
     if args.checkpoint and not args.resume and any(Path(args.checkpoint).glob("checkpoint.pt")):
         fail(f"{args.checkpoint} holds a checkpoint; go on with --resume, or give another folder")
+
+
+def check_compiler(mode: str) -> None:
+    """Refuses --compile where what it writes cannot be compiled: C++ for the CPU, C for a GPU."""
+    language, variable, names = "C", "CC", ["gcc", "clang"]
+    if mode == "cpu-cpu":
+        language, variable, names = "C++", "CXX", ["g++", "clang++"]
+    if own := shlex.split(os.environ.get(variable, "")):
+        names = own[:1]
+    if not any(shutil.which(name) for name in names):
+        fail(f"--compile needs a {language} compiler, and there is no {' nor '.join(names)} here; "
+             "install one, or leave it out")  # fmt: skip
+
+
+def samples_on_gpu(args: argparse.Namespace) -> bool:
+    """Whether ids go to the GPU first, and all else is done there."""
+    return args.mode in ("pinned-cuda", "cuda-cuda")
+
+
+def place(args: argparse.Namespace, graph, features: hp.BasicFeatureStore, device: torch.device):
+    """Graph and features where the mode says, the features named "feat" behind a cache if asked."""
+    if args.mode == "pinned-cuda":
+        graph, features = graph.pin_memory_(), features.pin_memory_()
+    elif args.mode == "cuda-cuda":
+        graph, features = graph.to(device), features.to(device)
+    keys = [key for key in features.keys() if key.name == "feat"]  # noqa: SIM118, no mapping
+    if args.gpu_cache_size and args.mode != "cuda-cuda":
+        for key in keys:
+            size = max(1, args.gpu_cache_size // len(keys))
+            features[key] = hp.gpu_cached_feature(features[key], size, device=device)
+    return graph, features
+
+
+def graph_cache(args: argparse.Namespace) -> dict[str, int]:
+    """Arguments of sample_neighbor."""
+    if args.mode != "pinned-cuda":
+        return {}
+    return {
+        "num_gpu_cached_edges": args.num_gpu_cached_edges,
+        "gpu_cache_threshold": args.gpu_cache_threshold,
+    }
+
+
+def amp_dtype(args: argparse.Namespace) -> torch.dtype | None:
+    """For train_epoch and evaluate."""
+    return torch.bfloat16 if args.amp == "bf16" else None
+
+
+def maybe_compile(args: argparse.Namespace, model: nn.Module) -> None:
+    """Compiles the model where it is: names of parameters stay."""
+    if args.compile:
+        try:
+            model.compile(dynamic=True)
+        except RuntimeError as error:
+            fail(f"--compile: {error}")
 
 
 def settings(args: argparse.Namespace) -> dict[str, object]:

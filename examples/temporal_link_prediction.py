@@ -12,7 +12,20 @@ import time
 
 import torch
 import torch.nn.functional as F
-from options import begin, check, fail, load_dataset, number, parser, print_epoch, settings
+from options import (
+    amp_dtype,
+    begin,
+    check,
+    fail,
+    load_dataset,
+    maybe_compile,
+    number,
+    parser,
+    place,
+    print_epoch,
+    samples_on_gpu,
+    settings,
+)
 from torch import nn
 
 import hopline.pipes as hp
@@ -56,12 +69,18 @@ def both_directions(graph):
 
 def create_dataloader(args, graph, itemset, device, train):
     datapipe = hp.ItemSampler(itemset, args.batch_size, shuffle=train, seed=args.seed)
+    if samples_on_gpu(args):
+        datapipe = datapipe.copy_to(device)
     datapipe = datapipe.sample_uniform_negative(graph, 1 if train else args.eval_negatives)
     # No edge as late as its seed is sampled: the seeds themselves need not be excluded.
     datapipe = getattr(datapipe, args.sample_mode)(
         graph, args.fanout, edge_timestamp_attr_name="timestamp", pre_time_window=args.window
     )
     return hp.DataLoader(datapipe.copy_to(device), num_workers=args.num_workers)
+
+
+def figures(args, model, loader):
+    return evaluate_links(model, loader, LinkMetrics(), forward=scores, amp_dtype=amp_dtype(args))
 
 
 def main():
@@ -81,7 +100,8 @@ def main():
     task = dataset.tasks[0]
     if "timestamp" not in (dataset.graph.edge_attributes or {}) or task.train_set.num_items < 2:
         fail(f"--dataset {args.dataset} has no edge attribute 'timestamp' or no times of its seeds")
-    graph = both_directions(dataset.graph)
+    no_features = hp.BasicFeatureStore({})
+    graph, _ = place(args, both_directions(dataset.graph), no_features, device)
     train_loader, valid_loader, test_loader = (
         create_dataloader(args, graph, itemset, device, itemset is task.train_set)
         for itemset in (task.train_set, task.validation_set, task.test_set)
@@ -89,6 +109,7 @@ def main():
 
     encoder = NodeRows(graph.total_num_nodes, args.hidden, len(args.fanout), args.dropout)
     model = LinkPredictor(encoder, MLPPredictor(args.hidden, args.hidden)).to(device)
+    maybe_compile(args, model)
     optimizer = torch.optim.Adam(model.parameters(), lr=args.lr, weight_decay=args.weight_decay)
     run = TrainingRun(
         model,
@@ -109,13 +130,14 @@ def main():
             forward=scores,
             total=run.total,
             after_batch=run.after_batch,
+            amp_dtype=amp_dtype(args),
         )
-        value = evaluate_links(model, valid_loader, LinkMetrics(), forward=scores)["auc"]
+        value = figures(args, model, valid_loader)["auc"]
         print_epoch(run.epoch, loss, "auc", value, time.perf_counter() - start)
         run.end_epoch(value)
 
     run.load_best()
-    for name, value in evaluate_links(model, test_loader, LinkMetrics(), forward=scores).items():
+    for name, value in figures(args, model, test_loader).items():
         print(f"test {name}: {value:.4f}")
 
 

@@ -9,6 +9,7 @@ from hopline.models.edge_values import add_self_edges, edge_scores, edge_softmax
 from hopline.models.gat import GAT, GATConv
 from hopline.models.gcn import GCN, GCNConv
 from hopline.models.inference import layer_wise_inference
+from hopline.models.join_ranks import join_ranks
 from hopline.models.launch import RankError, launch
 from hopline.models.link import DotPredictor, LinkPredictor, MLPPredictor, forward_links
 from hopline.models.metrics import gather_rows, weighted_reduce
@@ -48,6 +49,7 @@ __all__ = [
     "forward_features",
     "forward_links",
     "gather_rows",
+    "join_ranks",
     "keyed_rng",
     "launch",
     "layer_wise_inference",

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch.autograd.function import once_differentiable
 
 from hopline.models.checks import check_block, check_on_block, check_tensor
 from hopline.models.kernels import (
@@ -17,6 +16,7 @@ from hopline.models.kernels import (
     sum_rows,
     sum_weighted_rows,
 )
+from hopline.models.operators import operator
 from hopline.pipes.subgraph import Block
 
 __all__ = ["max_aggregate", "mean_aggregate", "sum_aggregate"]
@@ -33,105 +33,213 @@ def check_kernel(bad: int, num_src: int, num_edges: int) -> None:
         )
 
 
-class _SumOnCpu(torch.autograd.Function):
-    """Sum or mean over in-neighbours of float32 and float64 rows."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, x: torch.Tensor, indptr: torch.Tensor, indices: torch.Tensor, mean: bool
-    ) -> torch.Tensor:
-        x = x.detach().contiguous()
-        out = x.new_empty((len(indptr) - 1, x.shape[1]))
-        bad = sum_rows(indptr.numpy(), indices.numpy(), x.numpy(), mean, out.numpy())
-        check_kernel(bad, len(x), len(indices))
-        ctx.save_for_backward(indptr, indices)
-        ctx.num_src, ctx.mean = len(x), mean
-        return out
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad_out: torch.Tensor) -> tuple[torch.Tensor | None, None, None, None]:
-        if not ctx.needs_input_grad[0]:
-            return None, None, None, None
-        indptr, indices = ctx.saved_tensors
-        grad_out = grad_out.contiguous()
-        grad_x = grad_out.new_zeros((ctx.num_src, grad_out.shape[1]))
-        spread_rows(indptr.numpy(), indices.numpy(), grad_out.numpy(), ctx.mean, grad_x.numpy())
-        return grad_x, None, None, None
+def _sum_run(
+    x: torch.Tensor, indptr: torch.Tensor, indices: torch.Tensor, mean: bool
+) -> torch.Tensor:
+    x = x.contiguous()
+    out = x.new_empty((len(indptr) - 1, x.shape[1]))
+    bad = sum_rows(indptr.numpy(), indices.numpy(), x.numpy(), mean, out.numpy())
+    check_kernel(bad, len(x), len(indices))
+    return out
 
 
-class _WeightedSumOnCpu(torch.autograd.Function):
-    """Sum of weight times row, by heads, of float32 and float64 rows."""
+def _spread_run(
+    grad_out: torch.Tensor, indptr: torch.Tensor, indices: torch.Tensor, num_src: int, mean: bool
+) -> torch.Tensor:
+    grad_out = grad_out.contiguous()
+    grad_x = grad_out.new_zeros((num_src, grad_out.shape[1]))
+    spread_rows(indptr.numpy(), indices.numpy(), grad_out.numpy(), mean, grad_x.numpy())
+    return grad_x
 
-    @staticmethod
-    def forward(
-        ctx: Any,
-        x: torch.Tensor,
-        weight: torch.Tensor,
-        indptr: torch.Tensor,
-        indices: torch.Tensor,
-    ) -> torch.Tensor:
-        x, weight = x.detach().contiguous(), weight.detach().contiguous()
-        out = x.new_empty((len(indptr) - 1, weight.shape[1], x.shape[2]))
-        bad = sum_weighted_rows(
-            indptr.numpy(), indices.numpy(), weight.numpy(), x.numpy(), out.numpy()
+
+def _sum_save(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
+    x, indptr, indices, ctx.mean = inputs
+    ctx.save_for_backward(indptr, indices)
+    ctx.num_src = x.shape[0]
+
+
+def _sum_backward(ctx: Any, grad_out: torch.Tensor) -> tuple[torch.Tensor, None, None, None]:
+    indptr, indices = ctx.saved_tensors
+    return _spread_on_cpu(grad_out, indptr, indices, ctx.num_src, ctx.mean), None, None, None
+
+
+# Sum or mean over in-neighbours of float32 and float64 rows.
+_sum_on_cpu = operator(
+    "sum_rows(Tensor x, Tensor indptr, Tensor indices, bool mean) -> Tensor",
+    _sum_run,
+    lambda x, indptr, indices, mean: x.new_empty((indptr.shape[0] - 1, x.shape[1])),
+    save=_sum_save,
+    backward=_sum_backward,
+)
+_spread_on_cpu = operator(
+    "spread_rows(Tensor grad_out, Tensor indptr, Tensor indices, SymInt num_src, bool mean) "
+    "-> Tensor",
+    _spread_run,
+    lambda grad_out, indptr, indices, num_src, mean: grad_out.new_empty(
+        (num_src, grad_out.shape[1])
+    ),
+)
+
+
+def _weighted_run(
+    x: torch.Tensor, weight: torch.Tensor, indptr: torch.Tensor, indices: torch.Tensor
+) -> torch.Tensor:
+    x, weight = x.contiguous(), weight.contiguous()
+    out = x.new_empty((len(indptr) - 1, weight.shape[1], x.shape[2]))
+    bad = sum_weighted_rows(indptr.numpy(), indices.numpy(), weight.numpy(), x.numpy(), out.numpy())
+    check_kernel(bad, len(x), len(indices))
+    return out
+
+
+def _spread_weighted_run(
+    grad_out: torch.Tensor,
+    weight: torch.Tensor,
+    indptr: torch.Tensor,
+    indices: torch.Tensor,
+    num_src: int,
+    num_heads: int,
+) -> torch.Tensor:
+    grad_out, weight = grad_out.contiguous(), weight.contiguous()
+    grad_x = grad_out.new_zeros((num_src, num_heads, grad_out.shape[2]))
+    spread_weighted_rows(
+        indptr.numpy(), indices.numpy(), weight.numpy(), grad_out.numpy(), grad_x.numpy()
+    )
+    return grad_x
+
+
+def _dot_run(
+    grad_out: torch.Tensor, x: torch.Tensor, indptr: torch.Tensor, indices: torch.Tensor
+) -> torch.Tensor:
+    grad_out, x = grad_out.contiguous(), x.contiguous()
+    grad_weight = grad_out.new_zeros((len(indices), grad_out.shape[1]))
+    dot_rows(indptr.numpy(), indices.numpy(), x.numpy(), grad_out.numpy(), grad_weight.numpy())
+    return grad_weight
+
+
+def _weighted_save(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
+    x, weight, indptr, indices = inputs
+    # Only what the gradients at hand need is kept alive.
+    needs_x, needs_weight = ctx.needs_input_grad[:2]
+    ctx.save_for_backward(indptr, indices, weight if needs_x else None, x if needs_weight else None)
+    ctx.x_shape = x.shape[:2]
+
+
+def _weighted_backward(
+    ctx: Any, grad_out: torch.Tensor
+) -> tuple[torch.Tensor | None, torch.Tensor | None, None, None]:
+    indptr, indices, weight, x = ctx.saved_tensors
+    grad_x = grad_weight = None
+    if weight is not None:
+        grad_x = _spread_weighted_on_cpu(grad_out, weight, indptr, indices, *ctx.x_shape)
+    if x is not None:
+        grad_weight = _dot_on_cpu(grad_out, x, indptr, indices)
+    return grad_x, grad_weight, None, None
+
+
+# Sum of weight times row, by heads, of float32 and float64 rows.
+_weighted_on_cpu = operator(
+    "sum_weighted_rows(Tensor x, Tensor weight, Tensor indptr, Tensor indices) -> Tensor",
+    _weighted_run,
+    lambda x, weight, indptr, indices: x.new_empty(
+        (indptr.shape[0] - 1, weight.shape[1], x.shape[2])
+    ),
+    save=_weighted_save,
+    backward=_weighted_backward,
+)
+_spread_weighted_on_cpu = operator(
+    "spread_weighted_rows(Tensor grad_out, Tensor weight, Tensor indptr, Tensor indices, "
+    "SymInt num_src, SymInt num_heads) -> Tensor",
+    _spread_weighted_run,
+    lambda grad_out, weight, indptr, indices, num_src, num_heads: grad_out.new_empty(
+        (num_src, num_heads, grad_out.shape[2])
+    ),
+)
+_dot_on_cpu = operator(
+    "dot_rows(Tensor grad_out, Tensor x, Tensor indptr, Tensor indices) -> Tensor",
+    _dot_run,
+    lambda grad_out, x, indptr, indices: grad_out.new_empty((indices.shape[0], grad_out.shape[1])),
+)
+
+
+def _max_run(
+    x: torch.Tensor, indptr: torch.Tensor, indices: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    x = x.contiguous()
+    out = x.new_empty((len(indptr) - 1, x.shape[1]))
+    winner = torch.empty(out.shape, dtype=indices.dtype)
+    bad = max_rows(indptr.numpy(), indices.numpy(), x.numpy(), out.numpy(), winner.numpy())
+    check_kernel(bad, len(x), len(indices))
+    return out, winner
+
+
+def _max_empty(
+    x: torch.Tensor, indptr: torch.Tensor, indices: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    shape = (indptr.shape[0] - 1, x.shape[1])
+    return x.new_empty(shape), indices.new_empty(shape)
+
+
+def _spread_max_run(grad_out: torch.Tensor, winner: torch.Tensor, num_src: int) -> torch.Tensor:
+    grad_out = grad_out.contiguous()
+    grad_x = grad_out.new_zeros((num_src, grad_out.shape[1]))
+    spread_max(winner.contiguous().numpy(), grad_out.numpy(), grad_x.numpy())
+    return grad_x
+
+
+def _max_save(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, torch.Tensor]) -> None:
+    ctx.save_for_backward(output[1])
+    ctx.mark_non_differentiable(output[1])
+    ctx.num_src = inputs[0].shape[0]
+
+
+def _max_backward(ctx: Any, grad_out: torch.Tensor, _: Any) -> tuple[torch.Tensor, None, None]:
+    return _spread_max_on_cpu(grad_out, *ctx.saved_tensors, ctx.num_src), None, None
+
+
+# Elementwise maximum over in-neighbours of float32 and float64 rows, and the rows it came from.
+_max_on_cpu = operator(
+    "max_rows(Tensor x, Tensor indptr, Tensor indices) -> (Tensor, Tensor)",
+    _max_run,
+    _max_empty,
+    save=_max_save,
+    backward=_max_backward,
+)
+_spread_max_on_cpu = operator(
+    "spread_max(Tensor grad_out, Tensor winner, SymInt num_src) -> Tensor",
+    _spread_max_run,
+    lambda grad_out, winner, num_src: grad_out.new_empty((num_src, grad_out.shape[1])),
+)
+
+
+def _count_run(indices: torch.Tensor, num_src: int) -> torch.Tensor:
+    counts = torch.bincount(indices, minlength=num_src)
+    if len(counts) > num_src:
+        raise IndexError(
+            f"the block has a source {len(counts) - 1} outside [0, {num_src}); was the block "
+            "changed by hand?"
         )
-        check_kernel(bad, len(x), len(indices))
-        # Only what the gradients at hand need is kept alive.
-        needs_x, needs_weight = ctx.needs_input_grad[:2]
-        ctx.save_for_backward(
-            indptr, indices, weight if needs_x else None, x if needs_weight else None
-        )
-        ctx.x_shape, ctx.weight_shape = x.shape, weight.shape
-        return out
-
-    @staticmethod
-    @once_differentiable
-    def backward(
-        ctx: Any, grad_out: torch.Tensor
-    ) -> tuple[torch.Tensor | None, torch.Tensor | None, None, None]:
-        indptr, indices, weight, x = ctx.saved_tensors
-        grad_out = grad_out.contiguous()
-        grad_x = grad_weight = None
-        if weight is not None:
-            grad_x = grad_out.new_zeros(ctx.x_shape)
-            spread_weighted_rows(
-                indptr.numpy(), indices.numpy(), weight.numpy(), grad_out.numpy(), grad_x.numpy()
-            )
-        if x is not None:
-            grad_weight = grad_out.new_zeros(ctx.weight_shape)
-            dot_rows(
-                indptr.numpy(), indices.numpy(), x.numpy(), grad_out.numpy(), grad_weight.numpy()
-            )
-        return grad_x, grad_weight, None, None
+    return counts
 
 
-class _MaxOnCpu(torch.autograd.Function):
-    """Elementwise maximum over in-neighbours of float32 and float64 rows."""
+_count_on_cpu = operator(
+    "count_rows(Tensor indices, SymInt num_src) -> Tensor",
+    _count_run,
+    lambda indices, num_src: indices.new_empty((num_src,), dtype=torch.int64),
+)
 
-    @staticmethod
-    def forward(
-        ctx: Any, x: torch.Tensor, indptr: torch.Tensor, indices: torch.Tensor
-    ) -> torch.Tensor:
-        x = x.detach().contiguous()
-        out = x.new_empty((len(indptr) - 1, x.shape[1]))
-        winner = torch.empty(out.shape, dtype=indices.dtype)
-        bad = max_rows(indptr.numpy(), indices.numpy(), x.numpy(), out.numpy(), winner.numpy())
-        check_kernel(bad, len(x), len(indices))
-        ctx.save_for_backward(winner)
-        ctx.num_src = len(x)
-        return out
 
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad_out: torch.Tensor) -> tuple[torch.Tensor | None, None, None]:
-        if not ctx.needs_input_grad[0]:
-            return None, None, None
-        (winner,) = ctx.saved_tensors
-        grad_out = grad_out.contiguous()
-        grad_x = grad_out.new_zeros((ctx.num_src, grad_out.shape[1]))
-        spread_max(winner.numpy(), grad_out.numpy(), grad_x.numpy())
-        return grad_x, None, None
+def count_out_degrees(block: Block) -> torch.Tensor:
+    """int64[num_src], edges that leave each source row."""
+    if block.device.type == "cpu":
+        counts: torch.Tensor = _count_on_cpu(block.indices, block.num_src_nodes())
+        return counts
+    return _count_on_device(block.indices, block.num_src_nodes())
+
+
+def _count_on_device(indices: torch.Tensor, num_src: int) -> torch.Tensor:
+    # Not bincount, which makes the host wait for the largest value.
+    counts = torch.zeros(num_src, dtype=torch.int64, device=indices.device)
+    return counts.index_add(0, indices, torch.ones_like(indices, dtype=torch.int64))
 
 
 def destinations_of_edges(indptr: torch.Tensor, num_edges: int) -> torch.Tensor:
@@ -303,7 +411,7 @@ def max_aggregate(block: Block, x: torch.Tensor) -> torch.Tensor:
         return _max_on_device(x, block.indptr, block.indices)
     if x.dtype in HALF:  # values are picked, so nothing is lost
         return max_aggregate(block, x.float()).to(x.dtype)
-    out: torch.Tensor = _MaxOnCpu.apply(x, block.indptr, block.indices)  # type: ignore[no-untyped-call]
+    out: torch.Tensor = _max_on_cpu(x, block.indptr, block.indices)[0]
     return out
 
 
@@ -312,7 +420,7 @@ def _sum(block: Block, x: torch.Tensor, mean: bool) -> torch.Tensor:
         return _sum(block, x.float(), mean).to(x.dtype)
     if x.device.type != "cpu":
         return _sum_on_device(x, block.indptr, block.indices, mean)
-    out: torch.Tensor = _SumOnCpu.apply(x, block.indptr, block.indices, mean)  # type: ignore[no-untyped-call]
+    out: torch.Tensor = _sum_on_cpu(x, block.indptr, block.indices, mean)
     return out
 
 
@@ -338,5 +446,5 @@ def _weighted_sum(block: Block, x: torch.Tensor, weight: torch.Tensor) -> torch.
     weight = weight.to(x.dtype)
     if x.device.type != "cpu":
         return _weighted_sum_on_device(x, weight, block.indptr, block.indices)
-    out: torch.Tensor = _WeightedSumOnCpu.apply(x, weight, block.indptr, block.indices)  # type: ignore[no-untyped-call]
+    out: torch.Tensor = _weighted_on_cpu(x, weight, block.indptr, block.indices)
     return out

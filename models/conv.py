@@ -7,7 +7,7 @@ from collections.abc import Sized
 import torch
 from torch import nn
 
-from hopline.models.aggregate import check_floating, mean_aggregate
+from hopline.models.aggregate import HALF, check_floating, mean_aggregate
 from hopline.models.checks import check_block, check_list, check_on_block, check_tensor
 from hopline.pipes.subgraph import Block
 
@@ -66,6 +66,20 @@ def check_blocks(blocks: Sized, num_layers: int) -> None:
         )
 
 
+def in_dtype_of(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    """X in the dtype of a layer's weights; under autocast, in the dtype of autocast if it is that.
+
+    Autocast keeps float32 weights and hands rows of its own dtype from layer to layer; to widen
+    them would cost a copy of all rows.
+    """
+    if x.dtype == weight.dtype:
+        return x
+    place = x.device.type
+    if x.dtype in HALF and weight.dtype == torch.float32 and torch.is_autocast_enabled(place):
+        return x if x.dtype == torch.get_autocast_dtype(place) else x.to(weight.dtype)
+    return x.to(weight.dtype)
+
+
 class SAGEConv(nn.Module):
     """GraphSAGE layer: `out = W_self h_dst + W_neigh mean(h of in-neighbours) + b`.
 
@@ -117,14 +131,13 @@ class SAGEConv(nn.Module):
                 float16 in which features are stored, is converted.
 
         Returns:
-            [num_dst, out_size], of the weights' dtype.
+            [num_dst, out_size], of the weights' dtype; of autocast's under autocast.
 
         Raises:
             ValueError: x has another shape.
         """
         check_input(block, x, self.in_size)
-        if x.dtype != self.fc_self.weight.dtype:
-            x = x.to(self.fc_self.weight.dtype)
+        x = in_dtype_of(x, self.fc_self.weight)
         out: torch.Tensor = self.fc_self(x[: block.num_dst_nodes()])
         return out + self._neighbors(block, x)
 

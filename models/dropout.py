@@ -7,11 +7,29 @@ import torch.nn.functional as F
 from torch import nn
 
 from hopline.models.checks import check_probability
+from hopline.models.operators import operator
 
 __all__ = ["Dropout"]
 
 WORDS = 4  # draws of 16 bits that one draw of 64 bits gives
 LEVELS = 1 << 16
+
+
+def _scale_run(x: torch.Tensor, p: float) -> torch.Tensor:
+    """0 or 1 / (1 - p) for each value of x."""
+    count = x.numel()
+    draws = torch.empty(-(-count // WORDS), dtype=torch.int64).random_(-(2**63), None)
+    # A word is below the threshold with probability threshold / 2**16.
+    kept = draws.view(torch.int16)[:count] >= round(p * LEVELS) - LEVELS // 2
+    return kept.to(x.dtype).mul_(1 / (1 - p)).view(x.shape)
+
+
+_scale_on_cpu = operator(
+    "dropout_scale(Tensor x, float p) -> Tensor",
+    _scale_run,
+    lambda x, p: x.new_empty(x.shape),
+    random=True,
+)
 
 
 class Dropout(nn.Module):
@@ -43,12 +61,8 @@ class Dropout(nn.Module):
         threshold = round(self.p * LEVELS)
         if not self.training or x.device.type != "cpu" or threshold in (0, LEVELS):
             return F.dropout(x, self.p, self.training)
-        count = x.numel()
-        draws = torch.empty(-(-count // WORDS), dtype=torch.int64).random_(-(2**63), None)
-        # A word is below the threshold with probability threshold / 2**16.
-        kept = draws.view(torch.int16)[:count] >= threshold - LEVELS // 2
-        scale = kept.to(x.dtype).mul_(1 / (1 - self.p))
-        return x * scale.view(x.shape)
+        scale: torch.Tensor = _scale_on_cpu(x.detach(), self.p)
+        return x * scale
 
     def extra_repr(self) -> str:
         """The probability, for print."""

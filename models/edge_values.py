@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch.autograd.function import once_differentiable
 
 from hopline.models.aggregate import (
     HALF,
@@ -21,69 +20,115 @@ from hopline.models.kernels import (
     softmax_edges,
     softmax_edges_gradient,
 )
+from hopline.models.operators import operator
 from hopline.pipes.subgraph import Block
 
 __all__ = ["add_self_edges", "edge_scores", "edge_softmax"]
 
 
-class _SoftmaxOnCpu(torch.autograd.Function):
-    """Softmax over the edges of each destination, float32 and float64."""
-
-    @staticmethod
-    def forward(ctx: Any, logits: torch.Tensor, indptr: torch.Tensor, num_src: int) -> torch.Tensor:
-        logits = logits.detach().contiguous()
-        out = torch.zeros_like(logits)
-        bad = softmax_edges(indptr.numpy(), logits.numpy(), out.numpy())
-        check_kernel(bad, num_src, len(logits))
-        ctx.save_for_backward(indptr, out)
-        return out
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad_out: torch.Tensor) -> tuple[torch.Tensor, None, None]:
-        indptr, out = ctx.saved_tensors
-        grad_logits = torch.zeros_like(out)
-        softmax_edges_gradient(
-            indptr.numpy(), out.numpy(), grad_out.contiguous().numpy(), grad_logits.numpy()
-        )
-        return grad_logits, None, None
+def _softmax_run(logits: torch.Tensor, indptr: torch.Tensor, num_src: int) -> torch.Tensor:
+    logits = logits.contiguous()
+    out = torch.zeros_like(logits)
+    bad = softmax_edges(indptr.numpy(), logits.numpy(), out.numpy())
+    check_kernel(bad, num_src, len(logits))
+    return out
 
 
-class _ScoresOnCpu(torch.autograd.Function):
-    """Source's value plus destination's value, for each edge, float32 and float64."""
+def _softmax_gradient_run(
+    grad_out: torch.Tensor, out: torch.Tensor, indptr: torch.Tensor
+) -> torch.Tensor:
+    out, grad_out = out.contiguous(), grad_out.contiguous()
+    grad_logits = torch.zeros_like(out)
+    softmax_edges_gradient(indptr.numpy(), out.numpy(), grad_out.numpy(), grad_logits.numpy())
+    return grad_logits
 
-    @staticmethod
-    def forward(
-        ctx: Any,
-        source: torch.Tensor,
-        destination: torch.Tensor,
-        indptr: torch.Tensor,
-        indices: torch.Tensor,
-    ) -> torch.Tensor:
-        source, destination = source.detach().contiguous(), destination.detach().contiguous()
-        out = source.new_zeros((len(indices), source.shape[1]))
-        bad = join_edge_values(
-            indptr.numpy(), indices.numpy(), source.numpy(), destination.numpy(), out.numpy()
-        )
-        check_kernel(bad, len(source), len(indices))
-        ctx.save_for_backward(indptr, indices)
-        ctx.num_src = len(source)
-        return out
 
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad_out: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, None, None]:
-        indptr, indices = ctx.saved_tensors
-        grad_source = grad_out.new_zeros((ctx.num_src, grad_out.shape[1]))
-        grad_destination = grad_out.new_zeros((len(indptr) - 1, grad_out.shape[1]))
-        add_edge_values(
-            indptr.numpy(),
-            indices.numpy(),
-            grad_out.contiguous().numpy(),
-            grad_source.numpy(),
-            grad_destination.numpy(),
-        )
-        return grad_source, grad_destination, None, None
+def _softmax_save(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
+    ctx.save_for_backward(output, inputs[1])
+
+
+def _softmax_backward(ctx: Any, grad_out: torch.Tensor) -> tuple[torch.Tensor, None, None]:
+    return _softmax_gradient_on_cpu(grad_out, *ctx.saved_tensors), None, None
+
+
+# Softmax over the edges of each destination, float32 and float64.
+_softmax_on_cpu = operator(
+    "softmax_edges(Tensor logits, Tensor indptr, SymInt num_src) -> Tensor",
+    _softmax_run,
+    lambda logits, indptr, num_src: logits.new_empty(logits.shape),
+    save=_softmax_save,
+    backward=_softmax_backward,
+)
+_softmax_gradient_on_cpu = operator(
+    "softmax_edges_gradient(Tensor grad_out, Tensor out, Tensor indptr) -> Tensor",
+    _softmax_gradient_run,
+    lambda grad_out, out, indptr: out.new_empty(out.shape),
+)
+
+
+def _scores_run(
+    source: torch.Tensor, destination: torch.Tensor, indptr: torch.Tensor, indices: torch.Tensor
+) -> torch.Tensor:
+    source, destination = source.contiguous(), destination.contiguous()
+    out = source.new_zeros((len(indices), source.shape[1]))
+    bad = join_edge_values(
+        indptr.numpy(), indices.numpy(), source.numpy(), destination.numpy(), out.numpy()
+    )
+    check_kernel(bad, len(source), len(indices))
+    return out
+
+
+def _scores_gradient_run(
+    grad_out: torch.Tensor, indptr: torch.Tensor, indices: torch.Tensor, num_src: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    grad_out = grad_out.contiguous()
+    grad_source, grad_destination = _scores_gradient_empty(grad_out, indptr, indices, num_src)
+    add_edge_values(
+        indptr.numpy(),
+        indices.numpy(),
+        grad_out.numpy(),
+        grad_source.zero_().numpy(),
+        grad_destination.zero_().numpy(),
+    )
+    return grad_source, grad_destination
+
+
+def _scores_gradient_empty(
+    grad_out: torch.Tensor, indptr: torch.Tensor, indices: torch.Tensor, num_src: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    heads = grad_out.shape[1]
+    return grad_out.new_empty((num_src, heads)), grad_out.new_empty((indptr.shape[0] - 1, heads))
+
+
+def _scores_save(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
+    source, _, indptr, indices = inputs
+    ctx.save_for_backward(indptr, indices)
+    ctx.num_src = source.shape[0]
+
+
+def _scores_backward(
+    ctx: Any, grad_out: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor, None, None]:
+    source, destination = _scores_gradient_on_cpu(grad_out, *ctx.saved_tensors, ctx.num_src)
+    return source, destination, None, None
+
+
+# Source's value plus destination's value, for each edge, float32 and float64.
+_scores_on_cpu = operator(
+    "join_edge_values(Tensor source, Tensor destination, Tensor indptr, Tensor indices) -> Tensor",
+    _scores_run,
+    lambda source, destination, indptr, indices: source.new_empty(
+        (indices.shape[0], source.shape[1])
+    ),
+    save=_scores_save,
+    backward=_scores_backward,
+)
+_scores_gradient_on_cpu = operator(
+    "add_edge_values(Tensor grad_out, Tensor indptr, Tensor indices, SymInt num_src) "
+    "-> (Tensor, Tensor)",
+    _scores_gradient_run,
+    _scores_gradient_empty,
+)
 
 
 def _softmax_on_device(logits: torch.Tensor, indptr: torch.Tensor) -> torch.Tensor:
@@ -95,9 +140,9 @@ def _softmax_on_device(logits: torch.Tensor, indptr: torch.Tensor) -> torch.Tens
             0, columns.unsqueeze(1).expand(logits.shape), logits, "amax"
         )
         largest = largest.masked_fill(largest == -torch.inf, 0)
-    powers = torch.exp(logits - largest[columns])
+    powers = torch.exp(logits - largest.index_select(0, columns))
     total = sum_segments(powers, indptr)
-    return powers / total.masked_fill(total == 0, 1)[columns]
+    return powers / total.masked_fill(total == 0, 1).index_select(0, columns)
 
 
 def _scores_on_device(
@@ -145,7 +190,7 @@ def edge_softmax(block: Block, logits: torch.Tensor) -> torch.Tensor:
         return edge_softmax(block, logits.float()).to(logits.dtype)
     if logits.device.type != "cpu":
         return _softmax_on_device(logits, block.indptr)
-    out: torch.Tensor = _SoftmaxOnCpu.apply(logits, block.indptr, block.num_src_nodes())  # type: ignore[no-untyped-call]
+    out: torch.Tensor = _softmax_on_cpu(logits, block.indptr, block.num_src_nodes())
     return out
 
 
@@ -195,7 +240,7 @@ def edge_scores(block: Block, source: torch.Tensor, destination: torch.Tensor) -
         return edge_scores(block, source.float(), destination.float()).to(source.dtype)
     if source.device.type != "cpu":
         return _scores_on_device(source, destination, block.indptr, block.indices)
-    out: torch.Tensor = _ScoresOnCpu.apply(source, destination, block.indptr, block.indices)  # type: ignore[no-untyped-call]
+    out: torch.Tensor = _scores_on_cpu(source, destination, block.indptr, block.indices)
     return out
 
 
@@ -228,10 +273,10 @@ def add_self_edges(block: Block) -> Block:
         )
     rows = torch.arange(num_dst + 1, device=block.device)
     indptr = block.indptr + rows
-    own = indptr[1:] - 1
+    # Edge e of column i moves to e + i. A boolean mask would make the host wait for a GPU.
+    edges = torch.arange(block.num_edges(), device=block.device)
+    edges = edges + destinations_of_edges(block.indptr, block.num_edges())
     indices = block.indices.new_empty(block.num_edges() + num_dst)
-    kept = torch.ones(len(indices), dtype=torch.bool, device=block.device)
-    kept[own] = False
-    indices[kept] = block.indices
-    indices[own] = rows[:-1].to(indices.dtype)
+    indices = indices.index_copy(0, edges, block.indices)
+    indices = indices.index_copy(0, indptr[1:] - 1, rows[:-1].to(indices.dtype))
     return Block(indptr, indices, block.num_src_nodes(), num_dst)

@@ -8,9 +8,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from hopline.models.aggregate import sum_aggregate
+from hopline.models.aggregate import HALF, sum_aggregate
 from hopline.models.checks import check_tensor
-from hopline.models.conv import check_blocks, check_input, check_sizes, sums_first
+from hopline.models.conv import check_blocks, check_input, check_sizes, in_dtype_of, sums_first
 from hopline.models.dropout import Dropout
 from hopline.models.edge_values import add_self_edges, edge_scores, edge_softmax
 from hopline.pipes.checks import check_count
@@ -96,7 +96,7 @@ class GATConv(nn.Module):
                 the sources; by default the first rows of x.
 
         Returns:
-            [num_dst, num_heads, out_size], of the weights' dtype.
+            [num_dst, num_heads, out_size], of the weights' dtype; of autocast's under autocast.
 
         Raises:
             ValueError: x or x_dst has another shape; the destinations are not the first sources,
@@ -107,7 +107,7 @@ class GATConv(nn.Module):
             if x_dst is not None:
                 raise ValueError("got x_dst for a layer with self edges; use self_loop=False here")
             block = add_self_edges(block)
-        x = self.feat_drop(x.to(self.weight.dtype))
+        x = self.feat_drop(in_dtype_of(x, self.weight))
         x_dst = self._destinations(block, x, x_dst)
         attention = self.attn_drop(self._attention(block, x, x_dst))
         if self._sum_first(block):
@@ -117,7 +117,7 @@ class GATConv(nn.Module):
             mapped = F.linear(x, self.weight.flatten(0, 1))
             mapped = mapped.view(len(x), self.num_heads, self.out_size)
             out = sum_aggregate(block, mapped, attention)
-        return out if self.bias is None else out + self.bias
+        return out if self.bias is None else out + self.bias.to(out.dtype)
 
     def _destinations(
         self, block: Block, x: torch.Tensor, x_dst: torch.Tensor | None
@@ -130,7 +130,7 @@ class GATConv(nn.Module):
                     f"x_dst has shape {tuple(x_dst.shape)}; expected [{num_dst}, {self.in_size}], "
                     f"one row for each destination of {block}"
                 )
-            return self.feat_drop(x_dst.to(self.weight.dtype))  # type: ignore[no-any-return]
+            return self.feat_drop(in_dtype_of(x_dst, self.weight))  # type: ignore[no-any-return]
         if len(x) < num_dst:
             raise ValueError(
                 f"{block} has fewer sources than destinations, so these are of another type; give "
@@ -142,7 +142,10 @@ class GATConv(nn.Module):
         """[num_edges, num_heads], without a row W h where u W h is enough."""
         u = torch.einsum("ho,hoi->hi", self.attn_src, self.weight)
         v = torch.einsum("ho,hoi->hi", self.attn_dst, self.weight)
-        logits = edge_scores(block, F.linear(x, u), F.linear(x_dst, v))
+        source, destination = F.linear(x, u), F.linear(x_dst, v)
+        if source.dtype in HALF:  # few values, and a softmax of rounded ones would be far off
+            source, destination = source.float(), destination.float()
+        logits = edge_scores(block, source, destination)
         return edge_softmax(block, F.leaky_relu(logits, self.negative_slope))
 
     def _sum_first(self, block: Block) -> bool:

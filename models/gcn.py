@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 
-from hopline.models.aggregate import check_floating, sum_aggregate
+from hopline.models.aggregate import check_floating, count_out_degrees, sum_aggregate
 from hopline.models.checks import check_tensor
-from hopline.models.conv import check_blocks, check_input, check_sizes, sums_first
+from hopline.models.conv import check_blocks, check_input, check_sizes, in_dtype_of, sums_first
 from hopline.models.dropout import Dropout
 from hopline.pipes.checks import check_count
 from hopline.pipes.subgraph import Block
@@ -102,7 +102,7 @@ class GCNConv(nn.Module):
                 undirected graph, `(d, d[:num_dst])`.
 
         Returns:
-            [num_dst, out_size], of the weights' dtype.
+            [num_dst, out_size], of the weights' dtype; of autocast's under autocast.
 
         Raises:
             TypeError: edge_weight is not a floating-point tensor.
@@ -119,12 +119,12 @@ class GCNConv(nn.Module):
             _check_edge_weight(block, edge_weight)
         if degrees is not None:
             _check_degrees(block, degrees)
-        x = x.to(self.weight.dtype)
+        x = in_dtype_of(x, self.weight)
         if self._sum_first(block):
             out = self._sum(block, x, edge_weight, degrees) @ self.weight.T
         else:
             out = self._sum(block, x @ self.weight.T, edge_weight, degrees)
-        return out if self.bias is None else out + self.bias
+        return out if self.bias is None else out + self.bias.to(out.dtype)
 
     def _sum(
         self,
@@ -138,7 +138,7 @@ class GCNConv(nn.Module):
         in_degrees = block.in_degrees()
         source_factor = self._source_factor(block, h.dtype, degrees)
         if source_factor is not None:
-            factors = source_factor[block.indices.long()]
+            factors = source_factor.index_select(0, block.indices)
             edge_weight = factors if edge_weight is None else edge_weight.to(h.dtype) * factors
         total = sum_aggregate(block, h, edge_weight)
         if degrees is not None:
@@ -166,7 +166,7 @@ class GCNConv(nn.Module):
         if degrees is not None:
             out_degrees = degrees[0] + int(self.self_loop)
         else:
-            out_degrees = torch.bincount(block.indices, minlength=block.num_src_nodes())
+            out_degrees = count_out_degrees(block)
             if self.self_loop:
                 out_degrees[: block.num_dst_nodes()] += 1
         return out_degrees.clamp(min=1).to(dtype).pow(-0.5)

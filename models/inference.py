@@ -126,6 +126,7 @@ def layer_wise_inference(
     _check_sizes(graph, batch_size, max_memory, num_workers, edge_bytes)
     if apply_layer is not None:
         check_function(apply_layer, "apply_layer")
+    graph = graph.to("cpu")  # ranges are made ready there, whatever the device of the layers
     feature = _feature(x, graph)
     if isinstance(out, torch.Tensor) and isinstance(x, torch.Tensor):
         _check_apart(out, x)

@@ -36,7 +36,17 @@ import torch.multiprocessing
 
 from hopline.models.checks import check_function
 
-__all__ = ["RankError", "launch"]
+__all__ = [
+    "DEFAULT_TIMEOUT",
+    "RankError",
+    "check_call",
+    "check_gpus",
+    "default_backend",
+    "launch",
+    "share_cores",
+    "stay_on_this_machine",
+    "take_device",
+]
 
 DEFAULT_TIMEOUT = 60.0  # seconds that a rank waits for the others in a collective
 GRACE = 5.0  # seconds that ranks get to end by themselves once one has failed
@@ -88,7 +98,8 @@ def launch(
         num_ranks: number of ranks.
         args: further arguments for fn, the same for all; they are pickled for the new processes.
             Nothing else is: what ranks tell each other and the caller is never unpickled.
-        gpus: the id of each rank's GPU; None for ranks on the CPU.
+        gpus: the id of each rank's GPU, as torch counts them: among those that
+            CUDA_VISIBLE_DEVICES names, from 0. None for ranks on the CPU.
         timeout: seconds that a rank waits for the others in a collective before it gives up.
         backend: of the process group; by default gloo, with NCCL for GPU tensors if there are GPUs.
 
@@ -107,21 +118,16 @@ def launch(
         if __name__ == "__main__":
             launch(hello, 2, "hello")
     """
-    check_function(fn, "fn")
+    check_call(fn, timeout, backend)
     if "<locals>" in getattr(fn, "__qualname__", "") or getattr(fn, "__name__", "") == "<lambda>":
         raise ValueError(
             f"fn is {fn.__qualname__}, which ranks cannot import; expected a function at the top "
             "level of a module"
         )
-    if backend is not None and not isinstance(backend, str):
-        raise TypeError(f"backend is {backend!r}; expected a string such as 'gloo', or None")
     if isinstance(num_ranks, bool) or not isinstance(num_ranks, int) or num_ranks < 1:
         raise ValueError(f"num_ranks is {num_ranks!r}; expected an int of 1 or more")
-    if not (isinstance(timeout, int | float) and 0 < timeout < math.inf):
-        raise ValueError(f"timeout is {timeout!r}; expected a positive number of seconds")
-    _check_gpus(gpus, num_ranks)
-    if backend is None:
-        backend = "gloo" if gpus is None else "cpu:gloo,cuda:nccl"
+    check_gpus(gpus, num_ranks)
+    backend = backend or default_backend(gpus is not None)
     context = torch.multiprocessing.get_context("spawn")
     processes: list[Any] = []
     with tempfile.TemporaryDirectory(prefix="hopline-launch-") as folder:
@@ -137,7 +143,22 @@ def launch(
         _raise_first_failure(ends, stopped, Path(folder), num_ranks, timeout)
 
 
-def _check_gpus(gpus: Sequence[int] | None, num_ranks: int) -> None:
+def check_call(fn: Any, timeout: Any, backend: Any) -> None:
+    """Raises where what `launch` and `join_ranks` share does not fit."""
+    check_function(fn, "fn")
+    if backend is not None and not isinstance(backend, str):
+        raise TypeError(f"backend is {backend!r}; expected a string such as 'gloo', or None")
+    if not (isinstance(timeout, int | float) and 0 < timeout < math.inf):
+        raise ValueError(f"timeout is {timeout!r}; expected a positive number of seconds")
+
+
+def default_backend(on_gpus: bool) -> str:
+    """gloo; with NCCL for GPU tensors if there are GPUs."""
+    return "cpu:gloo,cuda:nccl" if on_gpus else "gloo"
+
+
+def check_gpus(gpus: Sequence[int] | None, num_ranks: int) -> None:
+    """Raises where there is not one GPU of this machine for each rank."""
     if gpus is None:
         return
     if not isinstance(gpus, Sequence) or isinstance(gpus, str):
@@ -148,7 +169,11 @@ def _check_gpus(gpus: Sequence[int] | None, num_ranks: int) -> None:
         raise ValueError(f"gpus is {list(gpus)}; expected {num_ranks} different ids, one a rank")
     present = torch.cuda.device_count()
     if bad := [gpu for gpu in gpus if not 0 <= gpu < present]:
-        raise ValueError(f"there is no GPU {bad[0]}; torch finds {present} here")
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+        where = "here" if visible is None else f"in CUDA_VISIBLE_DEVICES={visible}"
+        raise ValueError(
+            f"there is no GPU {bad[0]}; torch finds {present} {where}, and counts them from 0"
+        )
 
 
 # -------------------------------------------------------------------------------------------------
@@ -231,17 +256,9 @@ def _end_with_parent() -> None:
 
 def _join_group(place: _Place) -> torch.device:
     """Joins the process group; returns the rank's device."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    # No more than the rank would take by itself, e.g. because of OMP_NUM_THREADS.
-    share = max(1, (cores or 1) // place.world_size)
-    torch.set_num_threads(min(share, torch.get_num_threads()))
-    if any(name == "lo" for _, name in socket.if_nameindex()):
-        # All ranks are on this machine: gloo need not listen to the network, nor resolve its name.
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    device = torch.device("cpu")
-    if place.gpu is not None:
-        device = torch.device("cuda", place.gpu)
-        torch.cuda.set_device(device)
+    share_cores(place.world_size)
+    stay_on_this_machine()
+    device = take_device(place.gpu)
     timeout = timedelta(seconds=place.timeout)
     store = dist.FileStore(str(Path(place.folder) / "store"), place.world_size)  # type: ignore[attr-defined]
     store.set_timeout(timeout)
@@ -253,6 +270,28 @@ def _join_group(place: _Place) -> torch.device:
         timeout=timeout,
     )
     return device
+
+
+def share_cores(ranks: int) -> None:
+    """Gives this process its share of the machine's cores, of which so many ranks run."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    # No more than the rank would take by itself, e.g. because of OMP_NUM_THREADS.
+    share = max(1, (cores or 1) // ranks)
+    torch.set_num_threads(min(share, torch.get_num_threads()))
+
+
+def stay_on_this_machine() -> None:
+    """All ranks are here: gloo need not listen to the network, nor resolve the machine's name."""
+    if any(name == "lo" for _, name in socket.if_nameindex()):
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+
+
+def take_device(gpu: int | None) -> torch.device:
+    """The rank's device, which becomes the current one."""
+    if gpu is None:
+        return torch.device("cpu")
+    torch.cuda.set_device(gpu)
+    return torch.device("cuda", gpu)
 
 
 def _is_transport_error(error: BaseException | None) -> bool:

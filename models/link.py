@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.autograd.function import once_differentiable
 
+from hopline.models.aggregate import HALF
 from hopline.models.checks import check_model, check_tensor, feature_of
 from hopline.models.dropout import Dropout
 from hopline.models.link_kernels import (
@@ -17,6 +17,7 @@ from hopline.models.link_kernels import (
     link_products,
     spread_link_grads,
 )
+from hopline.models.operators import operator
 from hopline.pipes.checks import check_count
 from hopline.pipes.etypes import seed_type_str_to_ntypes
 from hopline.pipes.minibatch import MiniBatch
@@ -24,40 +25,56 @@ from hopline.pipes.minibatch import MiniBatch
 __all__ = ["DotPredictor", "LinkPredictor", "MLPPredictor", "forward_links"]
 
 
-class _LinkProducts(torch.autograd.Function):
-    """Products of the rows of each link, on the CPU; summed over the width for `dot`.
-
-    Rows are read where they are: what is kept for the gradient is h and the links.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, h: torch.Tensor, links: torch.Tensor, dot: bool) -> torch.Tensor:
-        h, links = h.contiguous(), links.contiguous()
-        rows, ends = h.detach().numpy(), links.numpy()
-        if dot:
-            out = h.new_empty(len(links))
-            link_dots(rows, ends, h.new_empty(h.shape[1]).numpy(), out.numpy())
-        else:
-            out = h.new_empty((len(links), h.shape[1]))
-            link_products(rows, ends, out.numpy())
-        ctx.save_for_backward(h, links)
-        ctx.dot = dot
-        return out
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad_out: torch.Tensor) -> tuple[torch.Tensor, None, None]:
-        h, links = ctx.saved_tensors
-        grad_out = grad_out.unsqueeze(1) if ctx.dot else grad_out
-        grad_h = torch.zeros_like(h)
-        spread_link_grads(
-            h.detach().numpy(),
-            links.numpy(),
-            grad_out.contiguous().numpy(),
-            h.new_empty(h.shape[1]).numpy(),
-            grad_h.numpy(),
+def _products_run(h: torch.Tensor, links: torch.Tensor, dot: bool) -> torch.Tensor:
+    h, links = h.contiguous(), links.contiguous()
+    bad = first_bad_link(links.numpy(), len(h))
+    if bad >= 0:
+        raise IndexError(
+            f"link {bad} is {links[bad].tolist()}; expected positions in [0, {len(h)}), rows of h: "
+            "pass compacted_seeds, not seeds"
         )
-        return grad_h, None, None
+    out = h.new_empty(len(links) if dot else (len(links), h.shape[1]))
+    if dot:
+        link_dots(h.numpy(), links.numpy(), h.new_empty(h.shape[1]).numpy(), out.numpy())
+    else:
+        link_products(h.numpy(), links.numpy(), out.numpy())
+    return out
+
+
+def _products_gradient_run(
+    grad_out: torch.Tensor, h: torch.Tensor, links: torch.Tensor
+) -> torch.Tensor:
+    h, links, grad_out = h.contiguous(), links.contiguous(), grad_out.contiguous()
+    grad_h = torch.zeros_like(h)
+    room = h.new_empty(h.shape[1])
+    spread_link_grads(h.numpy(), links.numpy(), grad_out.numpy(), room.numpy(), grad_h.numpy())
+    return grad_h
+
+
+def _products_save(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
+    # Rows are read where they are: what is kept for the gradient is h and the links.
+    h, links, ctx.dot = inputs
+    ctx.save_for_backward(h, links)
+
+
+def _products_backward(ctx: Any, grad_out: torch.Tensor) -> tuple[torch.Tensor, None, None]:
+    grad_out = grad_out.unsqueeze(1) if ctx.dot else grad_out
+    return _products_gradient_on_cpu(grad_out, *ctx.saved_tensors), None, None
+
+
+# Products of the rows of each link; summed over the width for `dot`.
+_products_on_cpu = operator(
+    "link_products(Tensor h, Tensor links, bool dot) -> Tensor",
+    _products_run,
+    lambda h, links, dot: h.new_empty(links.shape[:1] if dot else (links.shape[0], h.shape[1])),
+    save=_products_save,
+    backward=_products_backward,
+)
+_products_gradient_on_cpu = operator(
+    "spread_link_grads(Tensor grad_out, Tensor h, Tensor links) -> Tensor",
+    _products_gradient_run,
+    lambda grad_out, h, links: h.new_empty(h.shape),
+)
 
 
 def _products(h: torch.Tensor, links: torch.Tensor, *, dot: bool) -> torch.Tensor:
@@ -76,15 +93,10 @@ def _products(h: torch.Tensor, links: torch.Tensor, *, dot: bool) -> torch.Tenso
         )
     if h.device != links.device:
         raise ValueError(f"h is on {h.device}, links on {links.device}; expected one device")
+    if h.dtype in HALF:  # a sum of rounded products would be rounded again and again
+        return _products(h.float(), links, dot=dot).to(h.dtype)
     if h.device.type == "cpu":
-        bad = first_bad_link(links.contiguous().numpy(), len(h))
-        if bad >= 0:
-            raise IndexError(
-                f"link {bad} is {links[bad].tolist()}; expected positions in [0, {len(h)}), rows "
-                "of h: pass compacted_seeds, not seeds"
-            )
-    if h.device.type == "cpu" and h.dtype in (torch.float32, torch.float64):
-        out: torch.Tensor = _LinkProducts.apply(h, links, dot)  # type: ignore[no-untyped-call]
+        out: torch.Tensor = _products_on_cpu(h, links, dot)
         return out
     product = h.index_select(0, links[:, 0])
     for j in range(1, links.shape[1]):
@@ -269,8 +281,10 @@ def _in_one_space(
             if node_type not in first:
                 raise KeyError(f"links of type {name!r}: no rows of {node_type!r} in {list(h)}")
             _check_column(ends[:, column], len(h[node_type]), name, node_type)
-        starts = torch.tensor([first[t] for t in types], device=ends.device)
-        shifted.append(ends.long() + starts)
+        # Numbers, not a tensor of them: its copy would make the host wait for a GPU.
+        shifted.append(
+            torch.stack([ends[:, i].long() + first[t] for i, t in enumerate(types)], dim=1)
+        )
     return torch.cat(list(h.values())), torch.cat(shifted)
 
 

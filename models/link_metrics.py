@@ -17,7 +17,16 @@ from torchmetrics import Metric
 from hopline.models.checks import check_tensor
 from hopline.models.link import forward_links
 from hopline.models.metrics import gather_rows
-from hopline.models.training import _device_of, _eval_mode, _progress, check_parts, unwrap
+from hopline.models.training import (
+    Pace,
+    _alone,
+    _device_of,
+    _eval_mode,
+    _progress,
+    autocast,
+    check_amp_dtype,
+    check_parts,
+)
 from hopline.pipes.loader import DataLoader
 from hopline.pipes.minibatch import MiniBatch
 from hopline.pipes.move import check_device
@@ -243,6 +252,7 @@ def evaluate_links(
     *,
     device: torch.device | str | None = None,
     forward: Callable[[nn.Module, MiniBatch], Any] = forward_links,
+    amp_dtype: torch.dtype | None = None,
 ) -> dict[str, float]:
     """Figures of a link predictor over all links of a loader and of all ranks.
 
@@ -257,29 +267,36 @@ def evaluate_links(
         metric: what to compute; `LinkMetrics()` by default. It is reset before and after.
         device: where the mini-batch goes; by default the device of the model's parameters.
         forward: gives the scores, one a seed, for a model and a mini-batch.
+        amp_dtype: torch.bfloat16 to run the model under `torch.autocast`, as in `train_epoch`.
 
     Returns:
         The figures by name, the same on every rank; NaN without links.
 
     Raises:
         TypeError: an argument is of wrong kind.
-        ValueError: a mini-batch has no labels or no indexes, or the metric refuses them.
+        ValueError: a mini-batch has no labels or no indexes, or the metric refuses them; amp_dtype
+            is another than bfloat16.
 
     A heterogeneous mini-batch counts type by type, each with its own queries, and adds up.
     """
     check_parts(model, loader, forward)
+    check_amp_dtype(amp_dtype)
     if metric is not None and not isinstance(metric, LinkMetrics):
         raise TypeError(f"metric is a {type(metric).__name__}; expected a LinkMetrics")
     device = _device_of(model) if device is None else check_device(device)
-    module = unwrap(model)
+    module = _alone(model)
     metric = (LinkMetrics() if metric is None else metric).to(device)
     metric.reset()
     loader.load_state_dict({**loader.state_dict(), "epoch": 0, "batch": 0, "source": None})
     try:
+        pace = Pace(device)
         with _eval_mode(module), torch.no_grad(), _progress(loader, "evaluation") as bar:
             for minibatch in loader:
                 minibatch = minibatch.to(device)
-                _update(metric, forward(module, minibatch), minibatch)
+                with autocast(device, amp_dtype):
+                    scores = forward(module, minibatch)
+                _update(metric, scores, minibatch)
+                pace.step()
                 bar.update()
         with warnings.catch_warnings():
             # A rank without mini-batches computes from what the others gave; without any, NaN.

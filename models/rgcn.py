@@ -12,7 +12,7 @@ from torch.autograd.function import once_differentiable
 
 from hopline.models.aggregate import check_floating, mean_aggregate
 from hopline.models.checks import check_tensor
-from hopline.models.conv import check_blocks, check_sizes, sums_first
+from hopline.models.conv import check_blocks, check_sizes, in_dtype_of, sums_first
 from hopline.models.dropout import Dropout
 from hopline.pipes.checks import check_count
 from hopline.pipes.etypes import etype_str_to_tuple
@@ -152,7 +152,8 @@ class RelGraphConv(nn.Module):
                 Another floating-point dtype than the weights' is converted.
 
         Returns:
-            [num_dst, out_size] of each node type, of the weights' dtype, in the order of in_sizes.
+            [num_dst, out_size] of each node type, in the order of in_sizes, of the weights' dtype;
+            of autocast's under autocast.
 
         Raises:
             ValueError: a type of blocks or x is not known; x has another shape than its blocks
@@ -170,15 +171,16 @@ class RelGraphConv(nn.Module):
                 total = F.linear(h[: counts[ntype]], self.self_weights[i])
             for r, (etype, (source, destination)) in enumerate(self.etypes.items()):
                 if destination == ntype and etype in blocks and blocks[etype].num_edges():
-                    total = total + self._neighbors(r, blocks[etype], rows[source])
+                    total = total + self._neighbors(r, source, blocks[etype], rows)
             if self.bias is not None:
-                total = total + self.bias
+                total = total + self.bias.to(total.dtype)
             out[ntype] = _Tie.apply(total, zero)  # type: ignore[no-untyped-call]
         return out
 
-    def _neighbors(self, relation: int, block: Block, h: torch.Tensor) -> torch.Tensor:
-        weight = self._weight(relation, h.shape[1])
-        if sums_first(block, h.shape[1], self.out_size):
+    def _neighbors(self, relation: int, source: str, block: Block, rows: Rows) -> torch.Tensor:
+        h, in_size = rows[source], self.in_sizes[source]
+        weight = self._weight(relation, in_size)
+        if sums_first(block, in_size, self.out_size):
             return F.linear(mean_aggregate(block, h), weight)
         return mean_aggregate(block, F.linear(h, weight))
 
@@ -201,7 +203,7 @@ class RelGraphConv(nn.Module):
             if h is not None:
                 check_tensor(h, f"x[{ntype!r}]")
                 check_floating(h, f"x[{ntype!r}]")
-            rows[ntype] = like.new_empty((0, size)) if h is None else h.to(like.dtype)
+            rows[ntype] = like.new_empty((0, size)) if h is None else in_dtype_of(h, like)
             if rows[ntype].dim() != 2 or rows[ntype].shape[1] != size:
                 raise ValueError(
                     f"x[{ntype!r}] has shape {tuple(rows[ntype].shape)}; expected [rows, {size}]"
@@ -338,7 +340,10 @@ def _cut(x: Mapping[str, torch.Tensor], blocks: Mapping[str, Block]) -> Rows:
     if not isinstance(blocks, Mapping) or not isinstance(x, Mapping):
         return x
     sources = {_ends(etype)[0]: block.num_src_nodes() for etype, block in blocks.items()}
-    return {ntype: rows[: sources.get(ntype, len(rows))] for ntype, rows in x.items()}
+    return {
+        ntype: rows[: sources[ntype]] if len(rows) > sources.get(ntype, len(rows)) else rows
+        for ntype, rows in x.items()
+    }
 
 
 def _ends(etype: str) -> tuple[str, str]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import sys
 import warnings
+from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -21,6 +21,7 @@ from hopline.models.checks import (
     check_loader,
     check_model,
     check_optimizer,
+    check_tensor,
     feature_of,
 )
 from hopline.models.metrics import gather_rows, num_ranks, rank_of, weighted_reduce
@@ -33,28 +34,88 @@ from hopline.pipes.move import check_device
 if TYPE_CHECKING:  # its import takes as long as torch's, and training alone does without
     import torchmetrics
 
-__all__ = ["EpochTotal", "check_parts", "evaluate", "forward_features", "train_epoch", "unwrap"]
+__all__ = [
+    "EpochTotal",
+    "Pace",
+    "autocast",
+    "check_amp_dtype",
+    "check_parts",
+    "evaluate",
+    "forward_features",
+    "train_epoch",
+    "unwrap",
+]
 
 Forward = Callable[[nn.Module, MiniBatch], torch.Tensor]
 LossFunction = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
-@dataclass
+# Steps that a GPU may be behind. Each holds the memory of a mini-batch; two hide the host's work.
+STEPS_AHEAD = 2
+
+
 class EpochTotal:
     """What this rank has seen of an epoch.
 
-    Attributes:
+    Args:
         loss: sum of the items' losses.
         items: number of items.
     """
 
-    loss: float = 0.0
-    items: int = 0
+    def __init__(self, loss: float = 0.0, items: int = 0) -> None:
+        self._loss: float | torch.Tensor = loss
+        self.items = items
+
+    @property
+    def loss(self) -> float:
+        """Sum of the items' losses. On a GPU, asking for it waits for the steps under way."""
+        return float(self._loss)
+
+    def add(self, loss: torch.Tensor, items: int) -> None:
+        """Adds a mini-batch.
+
+        Args:
+            loss: mean over its items, of no dimensions; it stays on its device.
+            items: their number.
+
+        Raises:
+            TypeError: loss is no tensor.
+        """
+        check_tensor(loss, "loss")
+        self._loss = self._loss + loss.detach().double() * items
+        self.items += items
+
+    def __repr__(self) -> str:
+        return f"EpochTotal(loss={self.loss}, items={self.items})"
 
 
 def unwrap(model: nn.Module) -> nn.Module:
-    """The module inside DistributedDataParallel; any other model itself."""
-    return model.module if isinstance(model, DistributedDataParallel) else model
+    """The module inside DistributedDataParallel and torch.compile; any other model itself."""
+    while True:
+        inside = model.module if isinstance(model, DistributedDataParallel) else _plain(model)
+        if inside is model:
+            return model
+        model = inside
+
+
+def _plain(model: nn.Module) -> nn.Module:
+    """What `torch.compile(model)` was given."""
+    plain: nn.Module = getattr(model, "_orig_mod", model)
+    return plain
+
+
+def _parallel(model: nn.Module) -> DistributedDataParallel | None:
+    """The DistributedDataParallel that a model is, also one that was compiled."""
+    for each in (model, _plain(model)):
+        if isinstance(each, DistributedDataParallel):
+            return each
+    return None
+
+
+def _alone(model: nn.Module) -> nn.Module:
+    """The model of this rank; compiled, if what DistributedDataParallel was given was."""
+    parallel = _parallel(model)
+    return model if parallel is None else parallel.module
 
 
 def forward_features(model: nn.Module, minibatch: MiniBatch) -> torch.Tensor:
@@ -78,6 +139,7 @@ def train_epoch(
     forward: Forward = forward_features,
     total: EpochTotal | None = None,
     after_batch: Callable[[], None] | None = None,
+    amp_dtype: torch.dtype | None = None,
 ) -> float:
     """Trains on what is left of the loader's epoch.
 
@@ -89,6 +151,8 @@ def train_epoch(
     Dropout is drawn from the mini-batch's key (`keyed_rng`), so a run that is stopped and resumed
     gives the same weights as one that was not.
 
+    A GPU may fall two steps behind the host, which reads no result of a step before the epoch ends.
+
     Args:
         model: called as `forward` says; in DistributedDataParallel when there are several ranks.
         loader: gives mini-batches with labels.
@@ -99,6 +163,9 @@ def train_epoch(
         forward: gives the output, one row a label, for a model and a mini-batch.
         total: where to count; pass the one of a stopped run to go on with it.
         after_batch: called after each step, e.g. to save a checkpoint. It must not communicate.
+        amp_dtype: torch.bfloat16 for mixed precision: the forward pass runs under
+            `torch.autocast`, loss_fn gets float32, and parameters and their gradients keep their
+            dtype. None for none. float16 needs its loss scaled, which is not done here.
 
     Returns:
         Mean loss over the items of the epoch and over all ranks, on every rank; NaN without items.
@@ -106,31 +173,32 @@ def train_epoch(
     Raises:
         TypeError: an argument is of wrong kind, or forward gives no tensor.
         ValueError: output and labels differ in length; a mini-batch has no labels; there is no such
-            device.
+            device; amp_dtype is another than bfloat16.
     """
     check_parts(model, loader, forward)
     check_optimizer(optimizer)
     check_function(loss_fn, "loss_fn")
+    check_amp_dtype(amp_dtype)
     device = _device_of(model) if device is None else check_device(device)
     total = EpochTotal() if total is None else total
     model.train()
-    steps = 0
+    steps, pace = 0, Pace(device)
     with _join(model), _progress(loader, "training") as bar:
         for minibatch in loader:
             minibatch = minibatch.to(device)
             optimizer.zero_grad()
             with keyed_rng(minibatch.key, device):
-                output, labels = _output_and_labels(model, minibatch, forward)
+                output, labels = _output_and_labels(model, minibatch, forward, amp_dtype)
                 loss = loss_fn(output, labels)
                 loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
             steps += 1
-            total.loss += loss.item() * len(labels)
-            total.items += len(labels)
+            total.add(loss, len(labels))
+            pace.step()
             if after_batch is not None:
                 after_batch()
             bar.update()
-    if isinstance(model, DistributedDataParallel):
+    if _parallel(model) is not None:
         _follow_longest_rank(optimizer, steps)
     mean = total.loss / total.items if total.items else 0.0
     return float(weighted_reduce(mean, total.items, dst=None))
@@ -143,6 +211,7 @@ def evaluate(
     *,
     device: torch.device | str | None = None,
     forward: Forward = forward_features,
+    amp_dtype: torch.dtype | None = None,
 ) -> float:
     """A metric of the model over all items of a loader and of all ranks.
 
@@ -157,6 +226,7 @@ def evaluate(
             value is one number. It is reset before and after.
         device: where the mini-batch goes; by default the device of the model's parameters.
         forward: gives the output, one row a label, for a model and a mini-batch.
+        amp_dtype: as in `train_epoch`; the metric gets float32.
 
     Returns:
         The metric, the same on every rank; NaN without items.
@@ -164,22 +234,26 @@ def evaluate(
     Raises:
         TypeError: an argument is of wrong kind, or forward gives no tensor.
         ValueError: output and labels differ in length; a mini-batch has no labels; the metric keeps
-            lists that cannot be merged over ranks of different length; there is no such device.
+            lists that cannot be merged over ranks of different length; there is no such device;
+            amp_dtype is another than bfloat16.
     """
     check_parts(model, loader, forward)
+    check_amp_dtype(amp_dtype)
     if not (hasattr(metric, "update") and hasattr(metric, "compute")):
         raise TypeError(f"metric is a {type(metric).__name__}; expected a torchmetrics.Metric")
     device = _device_of(model) if device is None else check_device(device)
-    module = unwrap(model)
+    module = _alone(model)
     metric = metric.to(device)
     metric.reset()
     loader.load_state_dict({**loader.state_dict(), "epoch": 0, "batch": 0, "source": None})
-    items = 0
+    items, pace = 0, Pace(device)
     with _eval_mode(module), torch.no_grad(), _progress(loader, "evaluation") as bar:
         for minibatch in loader:
-            output, labels = _output_and_labels(module, minibatch.to(device), forward)
+            minibatch = minibatch.to(device)
+            output, labels = _output_and_labels(module, minibatch, forward, amp_dtype)
             metric.update(output, labels)
             items += len(labels)
+            pace.step()
             bar.update()
         return _compute(metric, items)
 
@@ -191,13 +265,61 @@ def check_parts(model: Any, loader: Any, forward: Any) -> None:
     check_function(forward, "forward")
 
 
+def check_amp_dtype(dtype: Any) -> None:
+    """Raises where a dtype is none for mixed precision.
+
+    Raises:
+        TypeError: it is no dtype.
+        ValueError: it is another than bfloat16.
+    """
+    if dtype is None or dtype == torch.bfloat16:
+        return
+    if not isinstance(dtype, torch.dtype):
+        raise TypeError(f"amp_dtype is {dtype!r}; expected torch.bfloat16, or None")
+    reason = ""
+    if dtype == torch.float16:
+        reason = (
+            ": small gradients become 0 in float16 unless the loss is scaled, which is not done"
+        )
+    raise ValueError(f"amp_dtype is {dtype}; expected torch.bfloat16, or None{reason}")
+
+
+def autocast(
+    device: torch.device, dtype: torch.dtype | None
+) -> contextlib.AbstractContextManager[Any]:
+    """Mixed precision on a device; nothing at all for None."""
+    return contextlib.nullcontext() if dtype is None else torch.autocast(device.type, dtype)
+
+
+class Pace:
+    """Keeps the host from running ahead of a GPU by more than `STEPS_AHEAD` steps.
+
+    Args:
+        device: where the steps run; on the CPU nothing is to be done.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._ends: deque[torch.cuda.Event] = deque()
+
+    def step(self) -> None:
+        """Says that a step has been handed over."""
+        if self._device.type != "cuda":
+            return
+        end: Any = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
+        end.record(torch.cuda.current_stream(self._device))
+        self._ends.append(end)
+        if len(self._ends) > STEPS_AHEAD:
+            self._ends.popleft().synchronize()
+
+
 def _device_of(model: nn.Module) -> torch.device:
     parameter = next(model.parameters(), None)
     return torch.device("cpu") if parameter is None else parameter.device
 
 
 def _output_and_labels(
-    model: nn.Module, minibatch: MiniBatch, forward: Forward
+    model: nn.Module, minibatch: MiniBatch, forward: Forward, amp_dtype: torch.dtype | None
 ) -> tuple[torch.Tensor, torch.Tensor]:
     labels = minibatch.labels
     if not isinstance(labels, torch.Tensor):
@@ -205,7 +327,8 @@ def _output_and_labels(
             f"the mini-batch has no tensor of labels but {type(labels).__name__}; name a column of "
             "the item set 'labels'"
         )
-    output = forward(model, minibatch)
+    with autocast(labels.device, amp_dtype):
+        output = forward(model, minibatch)
     if not isinstance(output, torch.Tensor):
         raise TypeError(f"forward gave a {type(output).__name__}; expected a torch.Tensor")
     if len(output) != len(labels):
@@ -215,13 +338,14 @@ def _output_and_labels(
         )
     if not labels.dtype.is_floating_point:
         labels = labels.long()
-    return output, labels
+    return output if amp_dtype is None else output.float(), labels
 
 
 def _join(model: nn.Module) -> contextlib.AbstractContextManager[Any]:
-    if not isinstance(model, DistributedDataParallel):
+    parallel = _parallel(model)
+    if parallel is None:
         return contextlib.nullcontext()
-    return Join([model], divide_by_initial_world_size=False)
+    return Join([parallel], divide_by_initial_world_size=False)
 
 
 def _progress(loader: DataLoader, what: str) -> Any:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import argparse
+import functools
 import importlib
 import importlib.util
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -20,6 +23,9 @@ from hopline.models import checkpoint_path
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 ONE, MANY = "node_classification.py", "multi_gpu_node_classification.py"
+LINKS, TYPES = "link_prediction.py", "hetero_node_classification.py"
+TIMES, LARGE = "temporal_link_prediction.py", "large_features.py"
+ALL = (ONE, MANY, LINKS, TYPES, TIMES, LARGE)
 SMALL = ("--fanout", "5,5", "--hidden", "32", "--batch-size", "16", "--dropout", "0.2")
 # Threads of OpenMP that wait for a core spin, which takes long beside other tests.
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
@@ -85,6 +91,34 @@ def test_two_ranks(planted, tmp_path):
     assert again == ["resumed epoch 8 after 0 mini-batches", lines[-1]]
 
 
+def test_mixed_precision(planted):
+    lines = run(ONE, planted, "--epochs", "8", "--amp", "bf16")
+    assert figure(lines) > 0.7
+    assert lines != run(ONE, planted, "--epochs", "8")
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs g++ on the CPU")
+def test_compiled_and_resumed_without(planted, tmp_path):
+    options = ("--epochs", "2", "--fanout", "3,3", "--checkpoint", str(tmp_path))
+    lines = run(ONE, planted, *options, "--compile")
+    assert len(lines) == 3
+    again = run(ONE, planted, *options, "--resume")
+    assert again == ["resumed epoch 2 after 0 mini-batches", lines[-1]]
+
+
+def test_ranks_of_torchrun(planted):
+    """The same ranks, started by torchrun."""
+    options = ("--epochs", "3", "--lr", "0.02")
+    arguments = command(MANY, planted, *options)[1:]
+    torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+    done = subprocess.run([sys.executable, *torchrun, *arguments], capture_output=True, text=True,
+                          timeout=200, env=ENVIRONMENT)  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    said = re.sub(r"\| [0-9.]+ s$", "", done.stdout, flags=re.MULTILINE).splitlines()
+    said = [line for line in said if "[Gloo]" not in line and "peer ranks" not in line]
+    assert said == run(MANY, planted, "--num-ranks", "2", *options)
+
+
 def test_a_killed_run_goes_on_exactly(planted, tmp_path, call):
     options = ("--epochs", "12", "--checkpoint-every", "4", "--checkpoint")
     want = run(ONE, planted, *options, str(tmp_path / "whole"))
@@ -119,8 +153,17 @@ def saved_place(folder):
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.parametrize("mode", ["cpu-cuda", "pinned-cuda", "cuda-cuda"])
 @pytest.mark.parametrize("script", [ONE, MANY])
-def test_on_a_gpu(planted, script, mode):
-    assert figure(run(script, planted, "--epochs", "8", "--mode", mode)) > 0.7
+@pytest.mark.parametrize("caches", [False, True])
+def test_on_a_gpu(planted, script, mode, caches):
+    options = ("--gpu-cache-size", "4000", "--num-gpu-cached-edges", "500") if caches else ()
+    lines = run(script, planted, "--epochs", "8", "--mode", mode, "--num-workers", "2", *options)
+    assert figure(lines) > 0.7
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_mixed_precision_and_compiled_on_a_gpu(planted):
+    options = ("--epochs", "8", "--mode", "cuda-cuda", "--amp", "bf16", "--compile")
+    assert figure(run(ONE, planted, *options)) > 0.7
 
 
 @pytest.fixture
@@ -159,6 +202,11 @@ BAD = [
     ("--dataset no-such", "no-such"),
     ("--resume", "need --checkpoint DIR"),
     ("--checkpoint-every 5", "need --checkpoint DIR"),
+    ("--gpu-cache-size -1", "--gpu-cache-size: '-1' is not"),
+    ("--gpu-cache-size 5", "need a mode that ends in -cuda"),
+    ("--num-gpu-cached-edges 5", "need a mode that ends in -cuda"),
+    ("--gpu-cache-threshold 0", "--gpu-cache-threshold: '0' is not an integer of at least 1"),
+    ("--amp fp16", "invalid choice: 'fp16'"),
     ("--no-such-option", "unrecognized arguments"),
 ]
 BAD_ONE = [
@@ -188,6 +236,83 @@ def test_bad_options_end_in_one_line(call, script, options, words):
     assert said.startswith("error: ")
     assert words in said
     assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize("script", ALL)
+@pytest.mark.parametrize("mode", ["cpu-cuda", "pinned-cuda", "cuda-cuda"])
+def test_every_example_says_that_there_is_no_gpu(call, script, mode):
+    options = ("--gpu", "0") if script == MANY else ()
+    code, said = call(script, "--mode", mode, *options)
+    assert (code, said.count("\n")) == (2, 1)
+    assert said.startswith(f"error: --mode {mode} needs a GPU, and torch finds none here; use --")
+
+
+@pytest.mark.parametrize("script", ALL)
+def test_every_example_says_that_there_is_no_compiler(call, monkeypatch, script):
+    monkeypatch.setenv("CXX", "/no/such/compiler -O2")
+    options = ("--num-ranks", "1") if script == MANY else ("--mode", "cpu-cpu")
+    code, said = call(script, "--compile", *options)
+    assert (code, said.count("\n")) == (2, 1)
+    assert "--compile needs a C++ compiler, and there is no /no/such/compiler here" in said
+
+
+STAGES = {
+    "cpu-cpu": ["NeighborSampler", "FeatureFetcher", "CopyTo"],
+    "cpu-cuda": ["NeighborSampler", "FeatureFetcher", "CopyTo"],
+    "pinned-cuda": ["CopyTo", "NeighborSampler", "FeatureFetcher", "CopyTo"],
+    "cuda-cuda": ["CopyTo", "NeighborSampler", "FeatureFetcher", "CopyTo"],
+}
+
+
+@pytest.mark.parametrize("mode", STAGES)
+@pytest.mark.parametrize("script", [ONE, MANY])
+def test_ids_go_to_the_gpu_first_where_graph_or_features_are_read_by_it(monkeypatch, script, mode):
+    monkeypatch.syspath_prepend(EXAMPLES)
+    module = importlib.import_module(script[:-3])
+    dataset = hp.planted_partition(50, 2, 4, 8, seed=1)
+    args = argparse.Namespace(
+        mode=mode, batch_size=8, seed=0, fanout=[2, 2], normalize_features=False, num_workers=0,
+        num_gpu_cached_edges=100, gpu_cache_threshold=2,
+    )  # fmt: skip
+    itemset = dataset.tasks[0].train_set
+    alone = functools.partial(hp.DistributedItemSampler, num_replicas=2, rank=1)
+    monkeypatch.setattr(hp, "DistributedItemSampler", alone)
+    given = (args, dataset.graph, dataset.feature, itemset, torch.device("cpu"), True)
+    loader = module.create_dataloader(*given)
+    assert [type(stage).__name__ for stage in loader.chain.parts()[1]] == STAGES[mode]
+
+
+@pytest.mark.parametrize("mode", STAGES)
+@pytest.mark.parametrize("size", [0, 4000])
+def test_where_graph_and_features_go(monkeypatch, mode, size):
+    monkeypatch.syspath_prepend(EXAMPLES)
+    options = importlib.import_module("options")
+    cpu = torch.device("cpu")
+
+    class Thing(dict):
+        def __init__(self, kind):
+            super().__init__({hp.FeatureKey("node", None, "feat"): hp.TorchBasedFeature(ROWS)})
+            self.said = [kind]
+
+        def pin_memory_(self):
+            self.said.append("pinned")
+            return self
+
+        def to(self, device):
+            self.said.append(str(device))
+            return self
+
+    args = argparse.Namespace(mode=mode, gpu_cache_size=size)
+    graph, store = options.place(args, Thing("graph"), Thing("store"), cpu)
+    moved = {"pinned-cuda": ["pinned"], "cuda-cuda": ["cpu"]}.get(mode, [])
+    assert [graph.said, store.said] == [["graph", *moved], ["store", *moved]]
+    feature = store["node", None, "feat"]
+    cached = size > 0 and mode != "cuda-cuda"
+    assert isinstance(feature, hp.GPUCachedFeature) == cached
+    assert torch.equal(feature.read(torch.tensor([3, 1])), ROWS[[3, 1]])
+
+
+ROWS = torch.arange(20.0).view(5, 4)
 
 
 def test_rows_are_divided_by_their_sum(monkeypatch):
