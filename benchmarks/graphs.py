@@ -47,3 +47,23 @@ def products_graph(options: argparse.Namespace) -> hp.FusedCSCSamplingGraph:
         print(f"making a graph of {options.nodes} nodes in {folder}", flush=True)
         power_law_graph(options.nodes, options.edges).save(folder)
     return hp.FusedCSCSamplingGraph.load(folder, in_memory=True)
+
+
+def power_law_on(
+    device: torch.device, nodes: int, edges: int, seed: int = 0
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """A graph of the same kind, made on a device: indptr int64[nodes + 1], indices int32[edges]."""
+    generator = torch.Generator(device).manual_seed(seed)
+    drawn = torch.rand(nodes, generator=generator, device=device, dtype=torch.float64)
+    weight = (1 - drawn).pow(-1 / 1.8) - 0.7  # Pareto of 1.8, and 0.3
+    degree = (weight / weight.sum() * edges).clamp(1, 20_000).long()
+    indptr = torch.cat([degree.new_zeros(1), degree.cumsum(0)])
+    total = int(indptr[-1])
+    owner = torch.arange(nodes, dtype=torch.int32, device=device)
+    owner = torch.repeat_interleave(owner, degree, output_size=total)
+    indices = torch.empty_like(owner)
+    for low in range(0, total, 1 << 24):
+        part = indices[low : low + (1 << 24)]
+        picked = torch.randint(total, (len(part),), generator=generator, device=device)
+        torch.index_select(owner, 0, picked, out=part)
+    return indptr, indices
