@@ -151,7 +151,7 @@ def main():
         if args.gpu or on_gpus:
             args.gpu, args.num_ranks = args.gpu or list(range(ranks_here)), None
     elif args.num_ranks is None and args.gpu is None:
-        if torch.cuda.is_available():
+        if torch.cuda.is_available() or args.mode not in (None, "cpu-cpu"):
             args.gpu = [0]
         else:
             args.num_ranks = 2
