@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from collections.abc import Sequence
 
@@ -12,7 +13,10 @@ from hopline.pipes.datasets.dataset import AnyItemSet
 from hopline.pipes.datasets.ondisk import OnDiskDataset
 from hopline.pipes.datasets.preprocess import preprocess_ondisk_dataset
 
-__all__ = ["main"]
+__all__ = ["main", "parse_memory"]
+
+MOST_MEMORY = 1 << 60
+SIZE = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*(?:([KMGT]?)(I?)B)?", re.IGNORECASE)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -36,6 +40,36 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
+def parse_memory(text: str) -> int:
+    """A size in bytes, from words.
+
+    Args:
+        text: a number, and a unit: B, KB, MB, GB, TB (powers of 1000) or KiB, MiB, GiB, TiB (of
+            1024). Without a unit it is in GiB.
+
+    Raises:
+        argparse.ArgumentTypeError: it is anything else.
+
+    Example:
+        >>> parse_memory("8GB"), parse_memory("1.5 MiB"), parse_memory("2")
+        (8000000000, 1572864, 2147483648)
+    """
+    found = SIZE.fullmatch(text.strip())
+    if found is None or (found[3] and not found[2]):
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a size; expected a number and a unit, such as 8GB, 512MiB or 1.5TB; "
+            "a bare number is in GiB"
+        )
+    number, prefix, binary = found.groups()
+    unit = 1 << 30
+    if prefix is not None:
+        unit = (1024 if binary else 1000) ** " KMGT".index(prefix.upper() or " ")
+    size = float(number) * unit
+    if size > MOST_MEMORY:
+        raise argparse.ArgumentTypeError(f"{text:.40} is above {MOST_MEMORY} bytes")
+    return int(size)
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="hopline", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
@@ -51,10 +85,16 @@ def _parser() -> argparse.ArgumentParser:
     )
     preprocess.add_argument(
         "--max-memory",
-        type=float,
-        default=4.0,
-        metavar="GIB",
-        help="bound on working memory in GiB (default: %(default)s)",
+        type=parse_memory,
+        default="4GiB",
+        metavar="SIZE",
+        help="bound on working memory, e.g. 8GB, 512MiB; a bare number is in GiB (default: 4)",
+    )
+    preprocess.add_argument(
+        "--progress",
+        action="store_true",
+        default=None,
+        help="show what is done and the time left (done on a terminal in any case)",
     )
     info = commands.add_parser(
         "info", help="show graph, features and tasks (preprocesses the data set if need be)"
@@ -75,7 +115,8 @@ def _preprocess(options: argparse.Namespace) -> None:
         options.include_original_edge_id,
         True if options.force else None,
         processed_path=options.out,
-        max_memory=int(options.max_memory * 2**30),
+        max_memory=options.max_memory,
+        progress=options.progress,
     )
     print(result.parent)
 

@@ -23,6 +23,7 @@ from hopline.pipes.checks import check_rows
 from hopline.pipes.csc import check_types
 from hopline.pipes.graph import FusedCSCSamplingGraph
 from hopline.pipes.npy import read_npy, write_npy
+from hopline.pipes.plain_yaml import read_plain_yaml, show
 
 __all__ = ["GRAPH_FORMAT", "attribute_file", "load_graph", "save_graph", "write_graph_yaml"]
 
@@ -178,24 +179,28 @@ def _read_yaml(path: Path) -> dict[str, Any]:
     if not path.is_file():
         raise FileNotFoundError(f"{path}: no such file; expected a folder that graph.save() wrote")
     try:
-        document = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        document = read_plain_yaml(path)
+    except ValueError as error:
         raise ValueError(f"{path}: not YAML: {error}") from error
     if not isinstance(document, dict) or document.get("format_version") != GRAPH_FORMAT:
         found = document.get("format_version") if isinstance(document, dict) else document
-        raise ValueError(f"{path}: format_version is {found!r}; this version reads {GRAPH_FORMAT}")
+        raise ValueError(
+            f"{path}: format_version is {show(found)}; this version reads {GRAPH_FORMAT}"
+        )
     if unknown := set(document) - set(KEYS):
-        raise ValueError(f"{path}: unknown keys {sorted(unknown, key=str)}; expected {list(KEYS)}")
+        raise ValueError(
+            f"{path}: unknown keys {show(sorted(unknown, key=str))}; expected {list(KEYS)}"
+        )
     if 0 < len(TYPE_KEYS & set(document)) < len(TYPE_KEYS):
         raise ValueError(f"{path}: expected all or none of the keys {sorted(TYPE_KEYS)}")
     for key, kind in KEYS.items():
         if not isinstance(document.get(key, kind()), kind):
-            raise ValueError(f"{path}: {key} is {document[key]!r}; expected a {kind.__name__}")
+            raise ValueError(f"{path}: {key} is {show(document[key])}; expected a {kind.__name__}")
     for i in document.get("node_type_offset", []):
         if type(i) is not int or not 0 <= i < 1 << 63:
-            raise ValueError(f"{path}: node_type_offset has {i!r}; expected ints of 0 or more")
+            raise ValueError(f"{path}: node_type_offset has {show(i)}; expected ints of 0 or more")
     for key in ("node_attributes", "edge_attributes"):
         for name, dtype in document.get(key, {}).items():
             if not isinstance(name, str) or not isinstance(dtype, str):
-                raise ValueError(f"{path}: {key} has {name!r}: {dtype!r}; expected two strings")
+                raise ValueError(f"{path}: {key} has {show({name: dtype})}; expected two strings")
     return document

@@ -2,6 +2,9 @@
 
 A mapped tensor is a private, copy-on-write mapping: processes share the pages of the file, and a
 write in place changes the process's own copy of a page, never the file.
+
+A mapped file must keep its length: the system ends a process (SIGBUS) that reads a page which is
+gone from the file, and no exception can be raised. A new file moved to its place does no harm.
 """
 
 from __future__ import annotations
@@ -64,7 +67,10 @@ def read_npy(
         _check_order(path, order, stored)
     array: np.ndarray[Any, Any]
     if in_memory or count == 0:  # nothing cannot be mapped
-        array = np.fromfile(path, stored, count, offset=offset).reshape(shape, order=order)
+        array = np.fromfile(path, stored, count, offset=offset)
+        if len(array) != count:
+            raise ValueError(f"{path}: was cut short while it was read")
+        array = array.reshape(shape, order=order)
         array = np.ascontiguousarray(array, stored.newbyteorder("=")).reshape(shape)
     else:
         array = _map(path, stored, shape, offset)

@@ -13,6 +13,7 @@ import torch
 
 from hopline.pipes.datasets.metadata import OnDiskFile
 from hopline.pipes.datasets.npy_writer import Array
+from hopline.pipes.datasets.scratch import Scratch
 from hopline.pipes.datasets.tables import csv_edges, parquet_array, parquet_edges
 from hopline.pipes.datasets.yaml_file import Place
 
@@ -40,14 +41,14 @@ def row_chunks(rows: int, row_bytes: int, limit: int) -> Iterator[slice]:
     return (slice(start, min(rows, start + step)) for start in range(0, rows, step))
 
 
-def open_array(entry: OnDiskFile, path: Path, place: Place, scratch: Path) -> RawArray:
+def open_array(entry: OnDiskFile, path: Path, place: Place, scratch: Scratch) -> RawArray:
     """Opens the file of an entry.
 
     Args:
         entry: what the YAML file says about it.
         path: the file.
         place: the entry, for errors.
-        scratch: existing folder for converted copies, removed later by the caller.
+        scratch: for converted copies.
 
     Returns:
         The array, of numbers, with one dimension or more. `numpy` files are mapped, `torch` files
@@ -60,7 +61,7 @@ def open_array(entry: OnDiskFile, path: Path, place: Place, scratch: Path) -> Ra
         case "numpy":
             raw = _open_npy(path, place)
         case "npz":
-            raw = _open_npz(path, str(entry.key), place)
+            raw = _open_npz(path, str(entry.key), place, scratch.max_memory)
         case "torch":
             raw = _open_torch(path, place)
         case _:
@@ -102,19 +103,28 @@ def _open_npy(path: Path, place: Place) -> RawArray:
     return RawArray(np.asarray(array), array.dtype.name, in_place)
 
 
-def _open_npz(path: Path, key: str, place: Place) -> RawArray:
+def _open_npz(path: Path, key: str, place: Place, max_memory: int) -> RawArray:
+    size = 0
     try:
         with np.load(path, allow_pickle=False) as file:
             if not isinstance(file, np.lib.npyio.NpzFile):
                 raise ValueError("a single array, not an archive of arrays")
             names = list(file.files)
-            array = file[key] if key in names else None
+            if key in names and file.zip is not None:
+                members = {info.filename: info.file_size for info in file.zip.infolist()}
+                size = members.get(f"{key}.npy", members.get(key, 0))
+            array = file[key] if key in names and size <= max_memory else None
     except (ValueError, OSError, EOFError, KeyError, SyntaxError, TypeError, AttributeError,
             NotImplementedError, MemoryError, zipfile.BadZipFile, zlib.error) as error:  # fmt: skip
         raise place.at("path").error(
             f"{path} cannot be read as an .npz file of numbers ({error}); write it with "
             "numpy.savez(path, name=array)"
         ) from error
+    if size > max_memory:
+        raise place.at("path").error(
+            f"array {key!r} of {path} takes {size} bytes, which are read whole, above max_memory, "
+            f"{max_memory}; give more, or save the array as a .npy file, which is mapped"
+        )
     if array is None:
         raise place.at("key").error(f"no array {key!r} in {path}; it has {names}")
     return RawArray(array, array.dtype.name)
@@ -138,6 +148,11 @@ def _open_torch(path: Path, place: Place) -> RawArray:
         )
         raise place.at("path").error(f"{path} holds {what}; expected one dense tensor")
     tensor = tensor.detach()
+    if tensor.numel() * tensor.itemsize > tensor.untyped_storage().nbytes():
+        raise place.at("path").error(
+            f"{path} holds a tensor of shape {tuple(tensor.shape)} that repeats its memory "
+            f"(strides {tensor.stride()}); expected values of its own: write tensor.contiguous()"
+        )
     if tensor.dtype == torch.bfloat16:
         return RawArray(tensor.view(torch.int16).numpy(), "bfloat16")
     try:
@@ -150,14 +165,16 @@ def _open_torch(path: Path, place: Place) -> RawArray:
     return RawArray(array, array.dtype.name)
 
 
-def open_edges(entry: OnDiskFile, path: Path, place: Place, scratch: Path) -> tuple[Array, Array]:
+def open_edges(
+    entry: OnDiskFile, path: Path, place: Place, scratch: Scratch
+) -> tuple[Array, Array]:
     """Opens the edges of one type.
 
     Args:
         entry: what the YAML file says about them.
         path: the file.
         place: the entry, for errors.
-        scratch: existing folder for converted copies, removed later by the caller.
+        scratch: for converted copies.
 
     Returns:
         Sources and destinations: integer[num_edges] each, mapped where possible.

@@ -1,108 +1,34 @@
 """Edges in files to compressed sparse columns in files, within a bound on memory.
 
-A counting sort over ranges of destinations: each pass over the edges places those of one range,
-whose columns then go to disk, so that no array grows with the graph. Order: by destination, then
-edge type, then input order.
+Order: by destination, then edge type, then input order. The first pass checks and counts; where
+the edges do not fit in memory, the second distributes them over buckets; the last sorts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import os
+from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from hopline.pipes.datasets import bucket_sort
+from hopline.pipes.datasets.ahead import ahead
 from hopline.pipes.datasets.arrays import row_chunks
-from hopline.pipes.datasets.npy_writer import Array, NpyWriter
-from hopline.pipes.datasets.yaml_file import Place
-from hopline.pipes.kernels import cpu
+from hopline.pipes.datasets.bucket_sort import Buckets, Cells, Limits, Piece, Sorter
+from hopline.pipes.datasets.disk_space import check_space
+from hopline.pipes.datasets.edge_source import Chunk, Column, EdgeList, RawEdges
+from hopline.pipes.datasets.journal import Journal
+from hopline.pipes.datasets.npy_writer import Array, NpyWriter, holds
+from hopline.pipes.datasets.progress import Progress
 
-__all__ = ["EdgeList", "check_range", "write_csc"]
+__all__ = ["EdgeList", "write_csc"]
 
-# Shares of the bound: a chunk of edges with its copies; a range's counters; a range's columns.
-CHUNK_SHARE = 128  # bytes of the bound for each edge of a chunk: 16 of ids, the rest for copies
-NODE_SHARE = 64  # ... for each node of a range
-MAX_CHUNK = 1 << 22
-
-
-@dataclass(frozen=True, slots=True)
-class EdgeList:
-    """The edges of one type.
-
-    Attributes:
-        place: their entry, for errors.
-        src: integer[n], sources, local to their type.
-        dst: integer[n], destinations, local to their type.
-        src_type: for errors, e.g. "node type 'user'".
-        dst_type: likewise.
-        src_offset: fused id of the first node of the source type.
-        dst_offset: likewise of the destination type.
-        num_src: nodes of the source type.
-        num_dst: nodes of the destination type.
-        first: number of its first edge among the edges of all types.
-    """
-
-    place: Place
-    src: Array
-    dst: Array
-    src_type: str
-    dst_type: str
-    src_offset: int
-    dst_offset: int
-    num_src: int
-    num_dst: int
-    first: int
-
-
-def check_range(
-    chunk: Array,
-    start: int,
-    whole: Array,
-    count: int,
-    what: str,
-    of: str,
-    offset: int,
-    place: Place,
-) -> None:
-    """Every id in [0, count).
-
-    Args:
-        chunk: integer[n], the ids to check.
-        start: position of the first of them.
-        whole: integer[m], the array that chunk is part of.
-        count: number of nodes.
-        what: e.g. "source".
-        of: e.g. "node type 'user'".
-        offset: fused id of the first node, to recognise ids that run on across types.
-        place: the entry, for errors.
-
-    Raises:
-        MetadataError: an id is out of range.
-    """
-    if chunk.size == 0 or (int(chunk.min()) >= 0 and int(chunk.max()) < count):
-        return
-    bad = int(np.flatnonzero((chunk < 0) | (chunk >= count))[0])
-    low, high = int(whole.min()), int(whole.max())
-    hint = "ids are numbered from 0 within their type: correct the file or the number of nodes"
-    if low == 1 and high == count:
-        hint = "ids run from 1; they are numbered from 0 here: subtract 1"
-    elif offset and low >= offset and high < offset + count:
-        hint = f"ids run on across types; they are numbered from 0 within each: subtract {offset}"
-    raise place.at("path").error(
-        f"{what} {int(chunk.flat[bad])} at position {start + bad} is outside [0, {count}), the ids "
-        f"of {of}; {hint}"
-    )
-
-
-@dataclass(slots=True)
-class _Part:
-    """Consecutive places of the result: sources, and the edges' numbers in the input if kept."""
-
-    indices: Array
-    numbers: Array
+INDPTR = "csc_indptr.npy"
+ENTRY = "sort"  # in the journal
+HEADER = 128  # bytes of a .npy file's, at least
 
 
 def write_csc(
@@ -115,7 +41,9 @@ def write_csc(
     edge_ids: tuple[Path, np.dtype[Any]] | None,
     attributes: dict[Path, tuple[np.dtype[Any], list[Array]]],
     max_memory: int,
-    progress: Callable[[int], object] = lambda edges: None,
+    scratch: Path,
+    journal: Journal,
+    progress: Progress,
 ) -> None:
     """Checks the edges and writes csc_indptr.npy, indices.npy, and one file an edge column.
 
@@ -130,163 +58,243 @@ def write_csc(
             order.
         max_memory: bytes that working arrays may take together; pages of mapped files, which the
             system drops when it needs them, do not count.
-        progress: called with the number of edges done; every edge is done twice.
+        scratch: existing folder for buckets.
+        journal: tells what a run that was stopped has finished, and is told.
+        progress: is told.
 
     Raises:
         MetadataError: an edge names a node that does not exist.
+        OSError: the disk has no room; raised before the work.
     """
-    keep = type_dtype is not None or edge_ids is not None or bool(attributes)
-    chunk = min(MAX_CHUNK, max(1, max_memory // CHUNK_SHARE))
-    max_nodes = max(1, max_memory // NODE_SHARE)
-    max_edges = max(1, max_memory // 4 // (index_dtype.itemsize + 8 * keep))
-    num_edges = sum(len(e.src) for e in edges)
-    _write_indptr(folder / "csc_indptr.npy", edges, num_nodes, max_nodes, chunk, progress)
-    indptr = np.asarray(np.lib.format.open_memmap(folder / "csc_indptr.npy", mode="r"))
-    with ExitStack() as stack:
-
-        def writer(path: Path, dtype: np.dtype[Any], row: tuple[int, ...] = ()) -> NpyWriter:
-            return stack.enter_context(NpyWriter(path, dtype, (num_edges, *row)))
-
-        sources = writer(folder / "indices.npy", index_dtype)
-        columns: list[tuple[NpyWriter, Callable[[Array, Array], Array]]] = []
-        if type_dtype is not None:
-            columns.append((writer(folder / "type_per_edge.npy", type_dtype), _types))
-        if edge_ids is not None:
-            columns.append((writer(*edge_ids), _Numbers(edges)))
-        for path, (dtype, arrays) in attributes.items():
-            columns.append((writer(path, dtype, arrays[0].shape[1:]), _Rows(edges, arrays)))
-        starts = np.array([e.first for e in edges[1:]], np.int64)
-        for low, high in _ranges(indptr, max_nodes, max_edges):
-            for part in _sorted_parts(
-                edges, indptr, low, high, chunk, max_edges, index_dtype, keep
-            ):
-                sources.append(part.indices)
-                for file, values in columns:
-                    row_bytes = file.dtype.itemsize * int(np.prod(file.shape[1:])) + 32
-                    for rows in row_chunks(len(part.numbers), row_bytes, max_memory // 8):
-                        numbers = part.numbers[rows]
-                        kinds = np.searchsorted(starts, numbers, side="right")
-                        file.append(values(numbers, kinds))
-                progress(len(part.indices))
+    id_dtype = np.dtype(np.int32 if num_nodes < 2**31 else np.int64)
+    columns = [Column(folder / "indices.npy", index_dtype, id_dtype, (), "source")]
+    if type_dtype is not None:
+        columns.append(
+            Column(folder / "type_per_edge.npy", type_dtype, type_dtype, (), "type")
+        )  # fmt: skip
+    if edge_ids is not None:
+        path, dtype = edge_ids
+        columns.append(Column(path, dtype, dtype, (), "number"))
+    for path, (dtype, arrays) in attributes.items():
+        native = dtype.newbyteorder("=")
+        columns.append(
+            Column(path, native, native, arrays[0].shape[1:], "attribute", tuple(arrays))
+        )
+    limits = Limits.of(max_memory, columns, id_dtype.itemsize)
+    sorter = Sorter(columns, id_dtype, limits, scratch)
+    run = _Run(
+        folder=folder,
+        source=RawEdges(edges, columns, id_dtype),
+        num_nodes=num_nodes,
+        sorter=sorter,
+        scratch=scratch,
+        max_memory=max_memory,
+        journal=journal,
+        progress=progress,
+    )
+    run()
 
 
-def _chunks(edges: EdgeList, size: int) -> Iterator[tuple[int, Array, Array]]:
-    """Position of the first edge, sources and destinations as stored, of each chunk."""
-    for start in range(0, len(edges.src), size):
-        yield start, edges.src[start : start + size], edges.dst[start : start + size]
+class _Run:
+    """The passes, and where they stand.
+
+    The journal's entry holds the plan, which a run must share to go on; `counted`; `filled`, the
+    edges stored in each bucket; and `bucket`, `nodes` and `edges`: how far the result is written.
+    """
+
+    def __init__(
+        self,
+        *,
+        folder: Path,
+        source: RawEdges,
+        num_nodes: int,
+        sorter: Sorter,
+        scratch: Path,
+        max_memory: int,
+        journal: Journal,
+        progress: Progress,
+    ) -> None:
+        self.source = source
+        self.num_nodes = num_nodes
+        self.sorter = sorter
+        self.limits = sorter.limits
+        self.max_memory = max_memory
+        self.journal = journal
+        self.progress = progress
+        self.indptr = folder / INDPTR
+        self.counts = scratch / "counts.npy"
+        # Sorted at once; or by way of buckets, in memory or in files.
+        fits = sorter.fits(source.count, num_nodes)
+        large = bucket_sort.LARGE < source.count <= self.limits.stored_edges
+        self.at_once = fits and not large
+        self.on_disk = not fits and not large
+        columns = sorter.columns
+        # What one edge takes in buckets, and in the result.
+        self.bucket_bytes = sum(c.row_bytes for c in columns) + columns[0].work_dtype.itemsize
+        self.row_bytes = sum(c.dtype.itemsize * int(np.prod(c.row)) for c in columns)
+        self.outputs = [self.indptr, *(column.path for column in columns)]
+        plan = {
+            "max_memory": max_memory,
+            "edges": source.count,
+            "nodes": num_nodes,
+            "chunk": self.limits.chunk,
+            "bytes": [self.bucket_bytes, self.row_bytes],
+        }
+        most = num_nodes if self.at_once else self.limits.cells
+        self.cells = Cells.empty(0, num_nodes, most)
+        self.unsynced = False  # buckets hold what may not be on the disk yet
+        found = journal.get(ENTRY)
+        self.state: dict[str, Any] = {"plan": plan}
+        if isinstance(found, dict) and found["plan"] == plan and self._is_there(found):
+            self.state = dict(found)
+        elif found is not None:  # before its files are written over
+            journal.put(ENTRY, self.state)
+
+    def __call__(self) -> None:
+        self._check_space(0)
+        self._count()
+        if self.at_once:
+            with self.progress.phase("sorting edges", self.source.count) as advance:
+                pieces = self.sorter.place(self.source, self.cells, read_ahead=True)
+                self._write(((piece, None) for piece in pieces), advance)
+            return
+        if not self.on_disk:
+            self.sorter.keep_in_memory(self.source.count)
+        buckets = Buckets.of(self.cells, self.sorter.limits)
+        sizes, nodes = np.diff(buckets.places), np.diff(buckets.bounds)
+        large = [int(e) for e, n in zip(sizes, nodes, strict=True)
+                 if e > self.sorter.limits.leaf_edges and n > 1]  # fmt: skip
+        self._check_space(2 * max(large, default=0))
+        self._distribute(buckets)
+        with self.progress.phase(
+            "sorting edges", self.source.count, done=self.state.get("edges", 0)
+        ) as advance:
+            self._write(ahead(self._sorted(buckets)), advance)
+
+    def _is_there(self, state: dict[str, Any]) -> bool:
+        """Whether the files hold as much as has been noted."""
+        rows = [state.get("nodes", 0), *[state.get("edges", 0)] * len(self.sorter.columns)]
+        row_bytes = [8, *(c.dtype.itemsize * int(np.prod(c.row)) for c in self.sorter.columns)]
+        parts = zip(self.outputs, rows, row_bytes, strict=True)
+        return all(holds(path, HEADER + n * size) for path, n, size in parts if n) and (
+            not state.get("counted") or holds(self.counts, self.cells.counts.nbytes)
+        )
+
+    def _check_space(self, again: int) -> None:
+        """`again`: edges of large buckets that have to be distributed once more."""
+        result = self.source.count * self.row_bytes + 8 * self.num_nodes + 8
+        stored = (again + self.source.count * self.on_disk) * self.bucket_bytes
+        there = [*self.outputs, *(self.sorter.files(0) if self.on_disk else [])]
+        what = f"{self.source.count:,} edges, sorted"
+        what += ", and the buckets that they are sorted by" if stored else ""
+        check_space(self.indptr.parent, result + stored, what, self.progress, there)
+
+    def _note(self, **values: Any) -> None:
+        """What is noted is on the disk first."""
+        if not self.state.get("counted"):
+            with NpyWriter(self.counts, self.cells.counts.dtype, self.cells.counts.shape) as file:
+                file.append(self.cells.counts)
+            self.state["counted"] = True
+        if self.unsynced:
+            for path in self.sorter.files(0):
+                _sync(path)
+            self.unsynced = False
+        self.state.update(values)
+        self.journal.put(ENTRY, self.state)
+
+    def _count(self) -> None:
+        """Checks all ids, and counts; memory for each node only where everything fits."""
+        if self.state.get("counted"):
+            self.cells.counts[:] = np.load(self.counts, allow_pickle=False)
+            return
+
+        def checked(chunk: Chunk) -> Array:
+            self.source.lists[chunk.kind].check(chunk.start, chunk.stop)
+            return self.source.destinations(chunk)
+
+        with self.progress.phase("checking edges", self.source.count) as advance:
+            pieces = (checked(chunk) for chunk in self.source.chunks(self.limits.chunk))
+            many = self.source.count > self.limits.chunk
+            for ids in ahead(pieces) if many else pieces:
+                self.cells.add(ids)
+                advance(len(ids))
+                del ids
+        if self.journal.due():
+            self._note()
+
+    def _distribute(self, buckets: Buckets) -> None:
+        nothing = np.zeros(len(buckets), np.int64)
+        start = np.array(self.state.get("filled", nothing), np.int64)
+        if not self.sorter.holds(buckets, start):
+            start, self.state = nothing, {"plan": self.state["plan"], "counted": True}
+            self._note()
+        if int(start.sum()) == self.source.count:
+            return
+
+        def checkpoint(done: int, filled: Array) -> None:
+            if not self.on_disk:  # a run that goes on fills them again
+                return
+            self.unsynced = True
+            if self.journal.due():
+                self._note(filled=filled.tolist())
+            elif done == self.source.count:  # noted with what is done next
+                self.state["filled"] = filled.tolist()
+
+        with self.progress.phase(
+            "distributing edges", self.source.count, done=int(start.sum())
+        ) as advance:
+            self.sorter.distribute(
+                self.source, buckets, 0, filled=start, advance=advance, checkpoint=checkpoint
+            )
+
+    def _sorted(self, buckets: Buckets) -> Iterator[tuple[Piece, int | None]]:
+        """The pieces of the result; behind those of a bucket, the number of buckets done."""
+        for i in range(self.state.get("bucket", 0), len(buckets)):
+            source = self.sorter.stored(buckets, i, 0)
+            low, high = int(buckets.bounds[i]), int(buckets.bounds[i + 1])
+            for piece in self.sorter.sort(source, low, high, 1):
+                yield piece, None
+            yield Piece(-1, np.empty(0, np.int64)), i + 1
+
+    def _write(self, pieces: Iterator[tuple[Piece, int | None]], advance: Any) -> None:
+        edges, nodes = self.state.get("edges", 0), self.state.get("nodes", 0)
+        last = len(self.sorter.columns) - 1
+        ends = edges  # edges up to the last destination whose end is written
+        with ExitStack() as stack:
+            indptr = stack.enter_context(
+                NpyWriter(self.indptr, np.dtype(np.int64), (self.num_nodes + 1,), nodes)
+            )
+            files = [
+                stack.enter_context(
+                    NpyWriter(c.path, c.dtype, (self.source.count, *c.row), edges)
+                )
+                for c in self.sorter.columns
+            ]  # fmt: skip
+            if nodes == 0:
+                indptr.append(np.zeros(1, np.int64))
+            for piece, bucket in pieces:
+                rows = piece.rows
+                if piece.column < 0:
+                    rows += ends
+                    ends = int(rows[-1]) if len(rows) else ends
+                    indptr.append(rows)
+                else:
+                    file = files[piece.column]
+                    row_bytes = file.dtype.itemsize * int(np.prod(file.shape[1:]))
+                    step = len(rows) * row_bytes
+                    if file.dtype != rows.dtype:  # a copy is made
+                        step = self.max_memory // 8
+                    for part in row_chunks(len(rows), row_bytes, step):
+                        file.append(rows[part])
+                    if piece.column == last:
+                        advance(len(rows))
+                del piece, rows
+                if bucket is not None and self.journal.due():
+                    for writer in (indptr, *files):
+                        writer.sync()
+                    self._note(bucket=bucket, nodes=indptr.rows, edges=files[0].rows)
 
 
-def _write_indptr(
-    path: Path,
-    edges: list[EdgeList],
-    num_nodes: int,
-    max_nodes: int,
-    chunk: int,
-    progress: Callable[[int], object],
-) -> None:
-    """Counts each column's edges, a range of nodes at a time; the first pass checks all ids."""
-    total = 0
-    with NpyWriter(path, np.dtype(np.int64), (num_nodes + 1,)) as file:
-        file.append(np.zeros(1, np.int64))
-        for low in range(0, max(1, num_nodes), max_nodes):
-            high = min(num_nodes, low + max_nodes)
-            counts = np.zeros(high - low, np.int64)
-            for kind in edges:
-                for start, src, dst in _chunks(kind, chunk):
-                    if low == 0:
-                        check_range(src, start, kind.src, kind.num_src, "source", kind.src_type,
-                                    kind.src_offset, kind.place)  # fmt: skip
-                        check_range(dst, start, kind.dst, kind.num_dst, "destination",
-                                    kind.dst_type, kind.dst_offset, kind.place)  # fmt: skip
-                        progress(len(src))
-                    column = np.array(dst, np.int64)
-                    column += kind.dst_offset - low
-                    if high - low < num_nodes:
-                        column = column[(column >= 0) & (column < high - low)]
-                    cpu.count_destinations(column, 0, counts)
-            np.cumsum(counts, out=counts)
-            counts += total
-            if len(counts):
-                total = int(counts[-1])
-            file.append(counts)
-
-
-def _ranges(indptr: Array, max_nodes: int, max_edges: int) -> Iterator[tuple[int, int]]:
-    """Ranges of columns that hold few enough edges; a single column may hold more."""
-    num_nodes, low = len(indptr) - 1, 0
-    while low < num_nodes:
-        fits = int(np.searchsorted(indptr, indptr[low] + max_edges, side="right")) - 1
-        high = min(max(fits, low + 1), low + max_nodes, num_nodes)
-        if indptr[high] > indptr[low]:
-            yield low, high
-        low = high
-
-
-def _sorted_parts(
-    edges: list[EdgeList],
-    indptr: Array,
-    low: int,
-    high: int,
-    chunk: int,
-    max_edges: int,
-    index_dtype: np.dtype[Any],
-    keep: bool,
-) -> Iterator[_Part]:
-    """The columns [low, high), in one part; a column that is too big, in the parts it comes in."""
-    count = int(indptr[high] - indptr[low])
-    whole = count <= max_edges
-    if whole:
-        indices = np.empty(count, index_dtype)
-        numbers = np.empty(count if keep else 0, np.int64)
-        cursor = indptr[low:high] - indptr[low]
-    for kind in edges:
-        if kind.dst_offset >= high or kind.dst_offset + kind.num_dst <= low:
-            continue
-        for start, src, dst in _chunks(kind, chunk):
-            column = np.array(dst, np.int64)
-            column += kind.dst_offset - low
-            first = kind.first + start
-            if whole:
-                cpu.place_edges(
-                    np.array(src, np.int64), column, kind.src_offset, 0, first, 0, high - low, 0,
-                    cursor, indices, numbers,
-                )  # fmt: skip
-            else:
-                picked = np.flatnonzero(column == 0)
-                sources = np.array(src[picked], np.int64) + kind.src_offset
-                yield _Part(sources.astype(index_dtype), picked + first if keep else picked[:0])
-    if whole:
-        yield _Part(indices, numbers)
-
-
-def _types(numbers: Array, kinds: Array) -> Array:
-    return kinds
-
-
-class _Numbers:
-    """An edge's number among those of its type."""
-
-    def __init__(self, edges: list[EdgeList]) -> None:
-        self._first = np.array([e.first for e in edges], np.int64)
-
-    def __call__(self, numbers: Array, kinds: Array) -> Array:
-        local: Array = numbers - self._first[kinds]
-        return local
-
-
-class _Rows:
-    """An attribute's rows, which each type keeps in input order."""
-
-    def __init__(self, edges: list[EdgeList], arrays: list[Array]) -> None:
-        self._first = [e.first for e in edges]
-        self._arrays = arrays
-
-    def __call__(self, numbers: Array, kinds: Array) -> Array:
-        if len(self._arrays) == 1:
-            return self._arrays[0][numbers]
-        first = self._arrays[0]
-        out = np.empty((len(numbers), *first.shape[1:]), first.dtype.newbyteorder("="))
-        for kind, array in enumerate(self._arrays):
-            chosen = np.flatnonzero(kinds == kind)
-            out[chosen] = array[numbers[chosen] - self._first[kind]]
-        return out
+def _sync(path: Path) -> None:
+    with path.open("rb") as file:
+        os.fsync(file.fileno())

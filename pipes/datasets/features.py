@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from hopline.pipes.datasets.location import slug
 from hopline.pipes.datasets.metadata import OnDiskFeatureData
-from hopline.pipes.datasets.npy_writer import NpyWriter
 from hopline.pipes.datasets.processed import StoredFeature
-from hopline.pipes.datasets.workplace import Workplace, write_rows
+from hopline.pipes.datasets.workplace import Workplace
 from hopline.pipes.datasets.yaml_file import Place
 
 __all__ = ["store_feature"]
@@ -35,8 +34,7 @@ def store_feature(
         root, path = "dataset", entry.path
     else:
         root, path = "preprocessed", f"features/{number}-{slug(entry.name)}.npy"
-        with NpyWriter(work.folder / path, raw.array.dtype, shape) as file:
-            write_rows(file, raw.array, work.max_memory // 8)
+        work.write(path, raw.array.dtype, shape, [raw.array])
     return StoredFeature.model_validate(
         {
             "domain": domain,

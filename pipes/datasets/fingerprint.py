@@ -57,7 +57,8 @@ def resolve_inputs(metadata: OnDiskMetaData, root: Path, place: Place) -> dict[s
         except (OSError, ValueError) as error:  # no permission; a path that cannot be
             raise at.error(f"{entry.path!r} cannot be opened ({error})") from error
         if not found:
-            what = "is a folder" if path.is_dir() else "does not exist"
+            what = "is no regular file" if path.exists() else "does not exist"
+            what = "is a folder" if path.is_dir() else what
             raise at.error(
                 f"file {entry.path!r} {what}; expected the array at {path}: correct the path (it "
                 "is relative to the YAML file's folder) or put the file there"
@@ -67,7 +68,18 @@ def resolve_inputs(metadata: OnDiskMetaData, root: Path, place: Place) -> dict[s
 
 
 def fingerprint(path: Path) -> dict[str, int | str]:
-    """Size and hash of a file; of a large one a hash of samples, and the time of change."""
+    """Size and hash of a file; of a large one a hash of samples, and the time of change.
+
+    Raises:
+        OSError: it cannot be read; names it.
+    """
+    try:
+        return _fingerprint(path)
+    except OSError as error:  # of a read, which does not know the name
+        raise OSError(error.errno, error.strerror, str(path)) from error
+
+
+def _fingerprint(path: Path) -> dict[str, int | str]:
     digest = hashlib.blake2b(digest_size=16)
     with path.open("rb") as file:
         status = os.fstat(file.fileno())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,15 +9,14 @@ import numpy as np
 
 from hopline.pipes.coo import smallest_type_dtype
 from hopline.pipes.datasets.arrays import RawArray, open_edges
-from hopline.pipes.datasets.csc import EdgeList, write_csc
+from hopline.pipes.datasets.csc import write_csc
+from hopline.pipes.datasets.edge_source import EdgeList
 from hopline.pipes.datasets.metadata import OnDiskGraph, OnDiskGraphAttribute
-from hopline.pipes.datasets.npy_writer import NpyWriter
 from hopline.pipes.datasets.workplace import (
     Sizes,
     Workplace,
     attribute_dtype,
     check_unique,
-    write_rows,
 )
 from hopline.pipes.datasets.yaml_file import Place, show
 from hopline.pipes.etypes import etype_str_to_tuple
@@ -204,7 +202,6 @@ def write_graph(
     *,
     auto_cast: bool,
     include_original_edge_id: bool,
-    progress: Callable[[int], object],
 ) -> None:
     """Writes the graph's folder.
 
@@ -213,14 +210,14 @@ def write_graph(
         work: the run.
         auto_cast: narrow ids and types; else all int64.
         include_original_edge_id: keep each edge's number in the input, by type.
-        progress: called with the number of edges done; every edge is done twice.
 
     Raises:
         MetadataError: an edge names a node that does not exist.
+        OSError: the disk has no room for the graph.
     """
     sizes = work.sizes
     folder = work.folder / "graph"
-    folder.mkdir()
+    folder.mkdir(exist_ok=True)
     dtypes: dict[str, dict[str, str]] = {"node": {}, "edge": {}}
     edge_files = {}
     for (domain, name), parts in inputs.attributes.items():
@@ -232,9 +229,8 @@ def write_graph(
             edge_files[path] = (dtype, [raw.array for _, raw in parts])
             continue
         shape = (sum(sizes.nodes.values()), *parts[0][1].array.shape[1:])
-        with NpyWriter(path, dtype, shape) as file:
-            for _, raw in parts:
-                write_rows(file, raw.array, work.max_memory // 8)
+        name = path.relative_to(work.folder).as_posix()
+        work.write(name, dtype, shape, (raw.array for _, raw in parts))
     edge_ids: tuple[Any, np.dtype[Any]] | None = None
     if include_original_edge_id:
         small = auto_cast and inputs.num_edges < 2**31
@@ -254,7 +250,9 @@ def write_graph(
         edge_ids=edge_ids,
         attributes=edge_files,
         max_memory=work.max_memory,
-        progress=progress,
+        scratch=work.scratch.folder,
+        journal=work.journal,
+        progress=work.progress,
     )
     tables: dict[str, Any] = {}
     if sizes.typed:

@@ -2,7 +2,8 @@
 
 A run works in a folder beside the target, `.NAME.tmp-HOST-PID-X`, and renames it at the end. A lock
 on `.NAME.lock` keeps other processes waiting; the system drops it when its holder dies, so that
-whatever such a folder holds belongs to a dead run once the lock is ours.
+such a folder belongs to a dead run once the lock is ours: it is taken over if it is of use, else
+removed.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import socket
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import filelock
@@ -88,6 +89,8 @@ def cache_folder(dataset_dir: Path, name: str | None) -> Path:
 def is_free(folder: Path) -> bool:
     """Whether the folder is absent, empty, or a result of ours, so that it may be replaced."""
     try:
+        if (folder / MARK).exists() and not (folder / MARK).is_file():
+            return False  # opening a pipe would wait for somebody to write to it
         with (folder / MARK).open("rb") as file:
             return file.read(len(MARK_LINE)) == MARK_LINE
     except FileNotFoundError:
@@ -173,16 +176,25 @@ def sweep(folder: Path) -> None:
 
 
 @contextlib.contextmanager
-def working_folder(folder: Path) -> Iterator[Path]:
-    """A new folder beside `folder`, removed at the end; the lock is held.
+def working_folder(
+    folder: Path, continues: Callable[[Path], bool] = lambda path: False
+) -> Iterator[Path]:
+    """A folder beside `folder`, removed at the end; the lock is held.
 
-    What dead runs have left is removed first.
+    What a dead run has left is taken over if it is of use, else removed.
+
+    Args:
+        folder: the result's folder.
+        continues: whether the work in a folder can be continued.
     """
-    for path in _workers(folder):
-        shutil.rmtree(path, ignore_errors=True)
     owner = f"{slug(socket.gethostname())}-{os.getpid()}-{secrets.token_hex(4)}"
     work = folder.parent / f".{folder.name}.tmp-{owner}"
-    work.mkdir()
+    for path in sorted(_workers(folder)):
+        if not work.exists() and ".tmp-" in path.name and continues(path):
+            path.rename(work)
+        else:
+            shutil.rmtree(path, ignore_errors=True)
+    work.mkdir(exist_ok=True)
     try:
         yield work
     finally:

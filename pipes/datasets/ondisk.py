@@ -144,6 +144,7 @@ class OnDiskDataset(Dataset):
             max_memory=max_memory,
         )
         self._selected: list[int] | None = None
+        self._yaml: dict[str, Any] | None = None
         self._open(result.parent)
 
     def _open(self, folder: Path) -> None:
@@ -191,6 +192,7 @@ class OnDiskDataset(Dataset):
         return [names.index(name) for name in wanted]
 
     def _features(self) -> Iterable[OnDiskFeatureData]:
+        wanted = self._wanted_in_memory()
         for feature in self._processed.feature_data:
             array = feature.array
             file = array.file(self._processed_folder, self._path)
@@ -205,10 +207,25 @@ class OnDiskDataset(Dataset):
                     "type": feature.type,
                     "name": feature.name,
                     "format": "numpy",
-                    "in_memory": array.in_memory,
+                    "in_memory": wanted.get(
+                        (feature.domain, feature.type, feature.name), array.in_memory
+                    ),
                     "path": str(file),
                 }
             )
+
+    def _wanted_in_memory(self) -> dict[tuple[str, str | None, str], bool]:
+        """What `yaml_data` says of each feature, if the user has it."""
+        wanted = {}
+        for entry in (self._yaml or {}).get("feature_data") or []:
+            in_memory = entry.get("in_memory", True)
+            if not isinstance(in_memory, bool):
+                raise TypeError(
+                    f"yaml_data: in_memory of feature {entry.get('name')!r} is {in_memory!r}; "
+                    "expected True or False"
+                )
+            wanted[entry.get("domain"), entry.get("type"), entry.get("name")] = in_memory
+        return wanted
 
     def _check(self, file: Path, array: StoredArray) -> None:
         raw = array.dtype if array.dtype == "bfloat16" else None
@@ -233,8 +250,14 @@ class OnDiskDataset(Dataset):
 
     @property
     def yaml_data(self) -> dict[str, Any]:
-        """The user's metadata.yaml, as plain values."""
-        return read_yaml(self._path / "metadata.yaml")
+        """The user's metadata.yaml, as plain values.
+
+        Changes of `in_memory` of its `feature_data` count for the next `load()`; the file stays as
+        it is, and other changes have no effect.
+        """
+        if self._yaml is None:
+            self._yaml = read_yaml(self._path / "metadata.yaml")
+        return self._yaml
 
     @property
     def path(self) -> Path:

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import os
+import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tqdm import tqdm
 
 from hopline.pipes.checks import check_count, check_flag
 from hopline.pipes.datasets import location
 from hopline.pipes.datasets.features import store_feature
 from hopline.pipes.datasets.fingerprint import difference, fingerprint, resolve_inputs
 from hopline.pipes.datasets.graph_part import count_nodes, open_graph, write_graph
+from hopline.pipes.datasets.journal import Journal
 from hopline.pipes.datasets.metadata import OnDiskMetaData, read_metadata
-from hopline.pipes.datasets.processed import Options, Processed, load_processed
+from hopline.pipes.datasets.processed import FORMAT_VERSION, Options, Processed, load_processed
+from hopline.pipes.datasets.progress import Progress
+from hopline.pipes.datasets.scratch import Scratch
 from hopline.pipes.datasets.tasks import store_task
 from hopline.pipes.datasets.workplace import Workplace, check_unique
 from hopline.pipes.datasets.yaml_file import Place
@@ -24,6 +27,8 @@ from hopline.pipes.datasets.yaml_file import Place
 __all__ = ["preprocess_ondisk_dataset"]
 
 MIN_MEMORY = 1 << 20
+SCRATCH = "scratch"
+WORK_VERSION = 1  # of what an unfinished run leaves: buckets, copies, and the journal's entries
 
 
 @dataclass(slots=True)
@@ -36,8 +41,10 @@ class _Request:
     auto_cast: bool
     max_memory: int
     place: Place
+    progress: Progress
     files: dict[str, Path] = field(default_factory=dict)
     inputs: dict[str, dict[str, int | str]] = field(default_factory=dict)
+    times: dict[str, list[int]] = field(default_factory=dict)
 
     @property
     def options(self) -> Options:
@@ -50,8 +57,17 @@ class _Request:
     def take_fingerprints(self) -> None:
         """Finds the inputs and records their content."""
         self.files = resolve_inputs(self.metadata, self.root, self.place)
+        self.times = self.times_of_change()  # before the content is read
         self.inputs = {name: fingerprint(path) for name, path in self.files.items()}
         self.inputs[self.place.file.name] = fingerprint(self.place.file)
+
+    def times_of_change(self) -> dict[str, list[int]]:
+        """When content and record of each input were last changed.
+
+        A file that was changed and put back has its former content and another record.
+        """
+        status = {name: path.stat() for name, path in self.files.items()}
+        return {name: [s.st_mtime_ns, s.st_ctime_ns] for name, s in status.items()}
 
     def reason(self, folder: Path) -> str | None:
         """Why the result in a folder does not serve; None if it does."""
@@ -80,13 +96,15 @@ def preprocess_ondisk_dataset(
     processed_path: str | os.PathLike[str] | None = None,
     max_memory: int = 4 << 30,
     wait_timeout: float = 24 * 3600.0,
+    progress: bool | None = None,
 ) -> Path:
     """Preprocesses a data set, unless that has been done from the same files and options.
 
     The result lies in `processed_path`; else in a folder of its own below the folder that the
     environment variable HOPLINE_PROCESSED_PATH names; else in `preprocessed` beside the data; else,
     where the data's folder is read-only, in the user's cache folder. It is made in a working folder
-    and renamed at the end. Processes that want the same result wait for the one that makes it.
+    and renamed at the end. Processes that want the same result wait for the one that makes it. A
+    run that was killed is continued by the next one with the same inputs and options.
 
     Args:
         dataset_dir: folder with metadata.yaml.
@@ -99,6 +117,8 @@ def preprocess_ondisk_dataset(
         max_memory: bytes for working arrays. Pages of mapped files do not count; `npz` arrays and
             `torch` files of old versions are read whole.
         wait_timeout: seconds to wait for another process that makes the same result.
+        progress: show on standard error what is done, how fast, and the time left; None does so on
+            a terminal.
 
     Returns:
         The result's metadata.yaml.
@@ -109,12 +129,14 @@ def preprocess_ondisk_dataset(
         TypeError: an argument is of wrong kind.
         NotADirectoryError: there is no such folder.
         TimeoutError: another process took too long.
-        OSError: e.g. the disk is full; an older result is left as it was.
+        OSError: e.g. the disk has no room, which is found out before the edges are sorted; an
+            older result is left as it was.
     """
     check_flag(include_original_edge_id, "include_original_edge_id", optional=True)
     check_flag(force_preprocess, "force_preprocess", optional=True)
     check_flag(auto_cast_to_optimal_dtype, "auto_cast_to_optimal_dtype")
     check_count(max_memory, "max_memory", None)
+    check_flag(progress, "progress", optional=True)
     root = Path(dataset_dir).expanduser().resolve()
     if not root.is_dir():
         raise NotADirectoryError(
@@ -131,6 +153,7 @@ def preprocess_ondisk_dataset(
         auto_cast_to_optimal_dtype,
         max_memory,
         Place(path),
+        Progress(progress),
     )
     _check_edge_ids(request)
     name = metadata.dataset_name
@@ -159,7 +182,7 @@ def preprocess_ondisk_dataset(
             if (folder / "metadata.yaml").exists():
                 why = waited_for or "force_preprocess is set"
                 location.report(f"preprocessing {root} again, since {why}")
-            _run(request, folder)
+            _run(request, folder, bool(force_preprocess))
     return folder / "metadata.yaml"
 
 
@@ -179,22 +202,44 @@ def _check_edge_ids(request: _Request) -> None:
             )
 
 
-def _run(request: _Request, folder: Path) -> None:
-    with location.working_folder(folder) as work_folder:
-        before = {name: path.stat().st_mtime_ns for name, path in request.files.items()}
-        result = _build(request, work_folder)
-        for name, path in request.files.items():
-            if path.stat().st_mtime_ns != before[name]:
+def _run(request: _Request, folder: Path, forced: bool) -> None:
+    key = {
+        "format_version": FORMAT_VERSION,
+        "work_version": WORK_VERSION,
+        "inputs": request.inputs,
+        "options": request.options.model_dump(),
+        "times": request.times,
+        "forced": forced,  # who distrusts a result distrusts what is left of it
+    }
+
+    def continues(left: Path) -> bool:
+        finished = not forced and request.reason(left) is None
+        return finished or Journal.continues(left, key)
+
+    with location.working_folder(folder, continues) as work:
+        journal = Journal(work, key)
+        if request.reason(work) is not None:
+            try:
+                _build(request, work, journal).save(work)
+            except OSError as error:
+                if error.errno is None or error.filename is not None:
+                    raise
+                # Of a write, which does not know the name: a full disk, for one.
+                raise type(error)(error.errno, error.strerror, str(work)) from error
+        for name, (changed, _) in request.times_of_change().items():
+            if changed != request.times[name][0]:
+                path = request.files[name]
                 raise RuntimeError(f"{path} was changed while it was read; preprocess again")
-        result.save(work_folder)
-        location.publish(work_folder, folder)
+        shutil.rmtree(work / SCRATCH, ignore_errors=True)
+        journal.close()
+        location.publish(work, folder)
 
 
-def _build(request: _Request, folder: Path) -> Processed:
+def _build(request: _Request, folder: Path, journal: Journal) -> Processed:
     """Everything but metadata.yaml; cheap checks first, then the edges."""
     metadata, root = request.metadata, request.place
-    scratch = folder / "scratch"
-    scratch.mkdir()
+    (folder / SCRATCH).mkdir(exist_ok=True)
+    scratch = Scratch(folder / SCRATCH, journal, request.progress, request.max_memory)
     sizes = count_nodes(metadata.graph, root.at("graph"))
     small = request.auto_cast and sum(sizes.nodes.values()) < 2**31
     work = Workplace(
@@ -204,6 +249,8 @@ def _build(request: _Request, folder: Path) -> Processed:
         sizes=sizes,
         seed_dtype=np.dtype(np.int32 if small else np.int64),
         max_memory=request.max_memory,
+        journal=journal,
+        progress=request.progress,
     )
     graph = open_graph(metadata.graph, work, root.at("graph"))
     entries = [(root.at("feature_data").at(i), e) for i, e in enumerate(metadata.feature_data)]
@@ -218,23 +265,16 @@ def _build(request: _Request, folder: Path) -> Processed:
             raise at.at("name").error(f"got {name!r}; expected a string that no other task has")
         names.append(name)
         tasks.append(store_task(work, i, task, at))
-    with tqdm(
-        total=2 * graph.num_edges, desc="sorting edges", unit="edge", unit_scale=True, delay=2.0,
-        disable=None,
-    ) as bar:  # fmt: skip
-        write_graph(
-            graph,
-            work,
-            auto_cast=request.auto_cast,
-            include_original_edge_id=request.options.include_original_edge_id,
-            progress=bar.update,
-        )
-    del graph  # closes the mapped copies in scratch
-    _remove(scratch)
+    write_graph(
+        graph,
+        work,
+        auto_cast=request.auto_cast,
+        include_original_edge_id=request.options.include_original_edge_id,
+    )
     files = {
         path.relative_to(folder).as_posix(): path.stat().st_size
         for path in sorted(folder.rglob("*"))
-        if path.is_file()
+        if path.is_file() and path.parent not in (folder, scratch.folder)
     }
     return Processed(
         dataset_name=metadata.dataset_name,
@@ -245,9 +285,3 @@ def _build(request: _Request, folder: Path) -> Processed:
         feature_data=features,
         tasks=tasks,
     )
-
-
-def _remove(folder: Path) -> None:
-    for path in folder.iterdir():
-        path.unlink()
-    folder.rmdir()

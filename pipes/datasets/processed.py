@@ -98,11 +98,13 @@ class Processed(_Model):
     tasks: list[StoredTask]
 
     def save(self, folder: Path) -> None:
-        """Writes metadata.yaml, whose first line marks the folder as ours."""
-        with (folder / FILE).open("w", encoding="utf-8") as file:
+        """Writes metadata.yaml, which marks the folder as ours, and as whole."""
+        new = folder / f"{FILE}.new"
+        with new.open("w", encoding="utf-8") as file:
             yaml.safe_dump(self.model_dump(), file, sort_keys=False, allow_unicode=True)
             file.flush()
             os.fsync(file.fileno())
+        new.replace(folder / FILE)
 
     def missing_file(self, folder: Path) -> str | None:
         """A written file that is gone or has another size, if any."""

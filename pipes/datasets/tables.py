@@ -2,82 +2,138 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
-from contextlib import ExitStack
-from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
-from hopline.pipes.datasets.npy_writer import Array, NpyWriter
-from hopline.pipes.datasets.yaml_file import MetadataError, Place, show
+from hopline.pipes.datasets.ahead import ahead
+from hopline.pipes.datasets.npy_writer import Array
+from hopline.pipes.datasets.scratch import Scratch
+from hopline.pipes.datasets.yaml_file import Place, show
+from hopline.pipes.kernels import sorting
 
 __all__ = ["csv_edges", "parquet_array", "parquet_edges"]
 
-CSV_LINES = 1 << 16  # lines parsed at a time
-CSV_LINE = re.compile(r"\s*-?\d+\s*,\s*-?\d+\s*")
-PARQUET_ROWS = 1 << 16
+CSV_BLOCK = 1 << 20  # bytes parsed at a time
+CSV_LINE = 1 << 16  # bytes that a line may have
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+PARQUET_ROWS = 1 << 19  # rows converted at a time
 
 
-def _new_file(scratch: Path) -> Path:
-    return scratch / f"{len(list(scratch.iterdir()))}.npy"
+class _TooWide(Exception):
+    """An id does not fit in int32."""
 
 
-def csv_edges(path: Path, place: Place, scratch: Path) -> Array:
+class _Parsed(NamedTuple):
+    """A block of lines: node ids [n, 2], number of lines, bytes."""
+
+    pairs: Array
+    lines: int
+    size: int
+
+
+def csv_edges(path: Path, place: Place, scratch: Scratch) -> Array:
     """Lines `source,destination`, without header.
 
     Args:
         path: the file.
         place: its entry, for errors.
-        scratch: existing folder for the converted copy.
+        scratch: for the converted copy.
 
     Returns:
-        int64[num_edges, 2].
+        int32[num_edges, 2]; int64 where an id is too big.
 
     Raises:
         MetadataError: a line is anything else; gives its number.
+        OSError: the disk has no room for the copy.
     """
-    target = _new_file(scratch)
-    rows = number = 0
-    with path.open(encoding="utf-8-sig", errors="replace") as text, target.open("wb") as out:
-        while lines := list(islice(text, CSV_LINES)):
-            full = [line for line in lines if not line.isspace()]
-            if full:
-                try:
-                    block = np.loadtxt(full, np.int64, delimiter=",", comments=None, ndmin=2)
-                    if block.shape[1] != 2:
-                        raise ValueError(f"{block.shape[1]} columns")
-                except ValueError as error:
-                    raise _csv_error(lines, number, path, place, error) from error
-                out.write(np.ascontiguousarray(block).data)
-                rows += len(block)
-            number += len(lines)
-    if rows == 0:
-        return np.empty((0, 2), np.int64)
-    return np.memmap(target, np.int64, mode="r", shape=(rows, 2))
+    block = max(16, min(CSV_BLOCK, scratch.max_memory // 32))  # its ids take four times as much
+
+    def convert(out: BinaryIO, dtype: np.dtype[Any]) -> tuple[np.dtype[Any], tuple[int, ...]]:
+        rows = 0
+        size = path.stat().st_size
+        with scratch.progress.phase(f"reading {path.name}", size, "B") as advance:
+            for parsed in ahead(_parsed(path, place, block, dtype)):
+                out.write(parsed.pairs.reshape(-1).view(np.uint8).data)
+                rows += len(parsed.pairs)
+                advance(parsed.size)
+        return dtype, (rows, 2)
+
+    return scratch.converted(path, "edges", lambda out: _narrow(convert, out), _csv_bytes(path))
 
 
-def _csv_error(
-    lines: list[str], first: int, path: Path, place: Place, error: ValueError
-) -> MetadataError:
-    for i, line in enumerate(lines):
-        if not line.isspace() and not CSV_LINE.fullmatch(line.rstrip("\n")):
-            return place.at("path").error(
-                f"line {first + i + 1} of {path} is {show(line.rstrip())}; expected "
-                "source,destination: two integers, no header, no index column"
+def _narrow(convert: Any, out: BinaryIO) -> tuple[np.dtype[Any], tuple[int, ...]]:
+    """Converts to int32; anew to int64 if an id does not fit."""
+    try:
+        result: tuple[np.dtype[Any], tuple[int, ...]] = convert(out, np.dtype(np.int32))
+    except _TooWide:
+        out.seek(0)
+        out.truncate()
+        result = convert(out, np.dtype(np.int64))
+    return result
+
+
+def _csv_bytes(path: Path) -> int:
+    """Size of the copy, by the length of the first lines."""
+    with path.open("rb") as file:
+        start = file.read(CSV_LINE)
+    lines = start.count(b"\n") + start.count(b"\r") + 1
+    return path.stat().st_size * 8 * lines // max(1, len(start))
+
+
+def _parsed(path: Path, place: Place, block: int, dtype: np.dtype[Any]) -> Iterator[_Parsed]:
+    before = 0  # lines
+    for text in _blocks(path, place, block):
+        pairs = np.empty((len(text) // 4 + 2, 2), np.int64)
+        rows, lines, bad = sorting.parse_pairs(np.frombuffer(text, np.uint8), len(text), pairs)
+        if bad >= 0:
+            line = text[bad : bad + CSV_LINE].splitlines()[0].decode(errors="replace")
+            raise place.at("path").error(
+                f"line {before + lines + 1} of {path} is {show(line.rstrip())}; expected "
+                "source,destination: two integers below 2**63, no header, no index column"
             )
-    return place.at("path").error(f"{path} near line {first + 1}: {error}; expected two integers")
+        before += lines
+        yield _Parsed(_cast(pairs[:rows], dtype), lines, len(text))
 
 
-def parquet_array(path: Path, place: Place, scratch: Path) -> Array:
+def _cast(pairs: Array, dtype: np.dtype[Any]) -> Array:
+    if dtype == np.int32 and pairs.size:
+        limits = np.iinfo(np.int32)
+        if int(pairs.min()) < limits.min or int(pairs.max()) > limits.max:
+            raise _TooWide
+    return pairs.astype(dtype)
+
+
+def _blocks(path: Path, place: Place, size: int) -> Iterator[bytes]:
+    """Whole lines; the last one may lack its end."""
+    with path.open("rb") as file:
+        if file.read(len(BYTE_ORDER_MARK)) != BYTE_ORDER_MARK:
+            file.seek(0)
+        rest = b""
+        while more := file.read(size):
+            text = rest + more
+            end = text.rfind(b"\n") + 1 or text.rfind(b"\r", 0, len(text) - 1) + 1
+            if end == 0 and len(text) > CSV_LINE + size:
+                raise place.at("path").error(
+                    f"{path} has a line of more than {CSV_LINE} bytes: {show(text[:40])}; expected "
+                    "lines source,destination: two integers"
+                )
+            if end:
+                yield text[:end]
+            rest = text[end:]
+        if rest:
+            yield rest
+
+
+def parquet_array(path: Path, place: Place, scratch: Scratch) -> Array:
     """One column of numbers or of lists of one length; or several, side by side.
 
     Args:
         path: the file.
         place: its entry, for errors.
-        scratch: existing folder for the converted copy.
+        scratch: for the converted copy.
 
     Returns:
         Numbers of shape [rows] or [rows, columns].
@@ -85,47 +141,53 @@ def parquet_array(path: Path, place: Place, scratch: Path) -> Array:
     Raises:
         MetadataError: the file is damaged, has missing values, other types or lists of several
             lengths.
+        OSError: the disk has no room for the copy.
     """
     file = _parquet_file(path, place)
     rows = int(file.metadata.num_rows)
-    target = _new_file(scratch)
-    writer: NpyWriter | None = None
-    with ExitStack() as stack:
-        for batch in _batches(file, path, place):
-            columns = [
-                _column(batch.column(i), name, path, place)
-                for i, name in enumerate(batch.schema.names)
-            ]
-            block = columns[0] if len(columns) == 1 else _stack(columns, path, place)
-            if block.dtype.kind not in "biuf":
-                raise place.at("path").error(f"{path} holds {block.dtype}; expected numbers")
-            if writer is None:
-                shape = (rows, *block.shape[1:])
-                writer = stack.enter_context(NpyWriter(target, block.dtype, shape))
-            if block.shape[1:] != writer.shape[1:] or block.dtype != writer.dtype:
-                raise place.at("path").error(
-                    f"{path} changes from rows of {writer.dtype}{writer.shape[1:]} to "
-                    f"{block.dtype}{block.shape[1:]}; expected lists that do not differ in length"
-                )
-            writer.append(block)
-    if writer is None:
-        raise place.at("path").error(f"{path} has no rows, so its type is unknown; use .npy")
-    return np.asarray(np.lib.format.open_memmap(target, mode="r"))
+
+    def convert(out: BinaryIO) -> tuple[np.dtype[Any], tuple[int, ...]]:
+        first: Array | None = None
+        with scratch.progress.phase(f"reading {path.name}", rows, "row") as advance:
+            for batch in _batches(file, path, place, scratch.max_memory):
+                columns = [
+                    _column(batch.column(i), name, path, place)
+                    for i, name in enumerate(batch.schema.names)
+                ]
+                block = columns[0] if len(columns) == 1 else _stack(columns, path, place)
+                if block.dtype.kind not in "biuf":
+                    raise place.at("path").error(f"{path} holds {block.dtype}; expected numbers")
+                first = block[:1].copy() if first is None else first
+                if block.shape[1:] != first.shape[1:] or block.dtype != first.dtype:
+                    raise place.at("path").error(
+                        f"{path} changes from rows of {first.dtype}{first.shape[1:]} to "
+                        f"{block.dtype}{block.shape[1:]}; expected lists that do not differ in "
+                        "length"
+                    )
+                if block.size:
+                    out.write(np.ascontiguousarray(block).reshape(-1).view(np.uint8).data)
+                advance(len(block))
+        if first is None:
+            raise place.at("path").error(f"{path} has no rows, so its type is unknown; use .npy")
+        return first.dtype, (rows, *first.shape[1:])
+
+    return scratch.converted(path, "array", convert, _uncompressed(file))
 
 
-def parquet_edges(path: Path, place: Place, scratch: Path) -> Array:
+def parquet_edges(path: Path, place: Place, scratch: Scratch) -> Array:
     """The columns src and dst; or the two columns that there are, in their order.
 
     Args:
         path: the file.
         place: its entry, for errors.
-        scratch: existing folder for the converted copy.
+        scratch: for the converted copy.
 
     Returns:
-        int64[num_edges, 2].
+        int32[num_edges, 2]; int64 where an id is too big.
 
     Raises:
         MetadataError: the file is damaged or has other columns.
+        OSError: the disk has no room for the copy.
     """
     file = _parquet_file(path, place)
     names = list(file.schema_arrow.names)
@@ -134,10 +196,10 @@ def parquet_edges(path: Path, place: Place, scratch: Path) -> Array:
         raise place.at("path").error(
             f"{path} has the columns {show(names)}; expected columns src and dst, or just two"
         )
-    target = _new_file(scratch)
-    shape = (int(file.metadata.num_rows), 2)
-    with NpyWriter(target, np.dtype(np.int64), shape) as writer:
-        for batch in _batches(file, path, place, chosen):
+    rows = int(file.metadata.num_rows)
+
+    def pairs(dtype: np.dtype[Any]) -> Iterator[Array]:
+        for batch in _batches(file, path, place, scratch.max_memory, chosen):
             columns = [_column(batch.column(name), name, path, place) for name in chosen]
             for name, column in zip(chosen, columns, strict=True):
                 if column.dtype.kind not in "iu" or column.ndim != 1:
@@ -145,8 +207,25 @@ def parquet_edges(path: Path, place: Place, scratch: Path) -> Array:
                         f"column {name!r} of {path} holds {column.dtype}; expected integers: node "
                         "ids"
                     )
-            writer.append(np.stack(columns, axis=1).astype(np.int64))
-    return np.asarray(np.lib.format.open_memmap(target, mode="r"))
+            block = np.empty((len(batch), 2), dtype)
+            for i, column in enumerate(columns):
+                block[:, i] = _cast(column, dtype)
+            yield block
+
+    def convert(out: BinaryIO, dtype: np.dtype[Any]) -> tuple[np.dtype[Any], tuple[int, ...]]:
+        with scratch.progress.phase(f"reading {path.name}", rows) as advance:
+            for block in ahead(pairs(dtype)):
+                out.write(block.reshape(-1).view(np.uint8).data)
+                advance(len(block))
+        return dtype, (rows, 2)
+
+    return scratch.converted(path, "edges", lambda out: _narrow(convert, out), 8 * rows)
+
+
+def _uncompressed(file: Any) -> int:
+    """Bytes of a parquet file's values, as far as it tells."""
+    metadata = file.metadata
+    return sum(int(metadata.row_group(i).total_byte_size) for i in range(metadata.num_row_groups))
 
 
 def _parquet_file(path: Path, place: Place) -> Any:
@@ -158,17 +237,25 @@ def _parquet_file(path: Path, place: Place) -> Any:
             "or convert the file to .npy"
         ) from error
     try:
-        return parquet.ParquetFile(path)
+        file = parquet.ParquetFile(path, memory_map=True, pre_buffer=False)
     except Exception as error:  # Arrow has errors of its own beside OSError and ValueError
         raise place.at("path").error(
             f"{path} cannot be read as a parquet file ({str(error).splitlines()[0]})"
         ) from error
+    names = list(file.schema_arrow.names)
+    if len(set(names)) < len(names):
+        raise place.at("path").error(
+            f"{path} has the columns {show(names)}; expected each name once"
+        )
+    return file
 
 
 def _batches(
-    file: Any, path: Path, place: Place, columns: list[str] | None = None
+    file: Any, path: Path, place: Place, max_memory: int, columns: list[str] | None = None
 ) -> Iterator[Any]:
-    batches = file.iter_batches(batch_size=PARQUET_ROWS, columns=columns)
+    row_bytes = max(16, -(-_uncompressed(file) // max(1, file.metadata.num_rows)))
+    rows = max(1, min(PARQUET_ROWS, max_memory // 8 // row_bytes))
+    batches = file.iter_batches(batch_size=rows, columns=columns)
     while True:
         try:
             batch = next(batches, None)

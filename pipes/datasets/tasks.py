@@ -7,12 +7,11 @@ from typing import Any
 import numpy as np
 
 from hopline.pipes.datasets.arrays import RawArray, row_chunks
-from hopline.pipes.datasets.csc import check_range
+from hopline.pipes.datasets.edge_source import check_range
 from hopline.pipes.datasets.location import slug
 from hopline.pipes.datasets.metadata import OnDiskTaskData, OnDiskTVTSet
-from hopline.pipes.datasets.npy_writer import NpyWriter
 from hopline.pipes.datasets.processed import StoredArray, StoredColumn, StoredSet, StoredTask
-from hopline.pipes.datasets.workplace import Sizes, Workplace, attribute_dtype, write_rows
+from hopline.pipes.datasets.workplace import Sizes, Workplace, attribute_dtype
 from hopline.pipes.datasets.yaml_file import Place, show
 
 __all__ = ["SPLITS", "store_task"]
@@ -96,8 +95,7 @@ def _store_columns(
             dtype = _integer_dtype(raw, at)
         _check_meaning(work, column.name, raw, metadata, at)
         file = f"{path}-{k}-{slug(column.name or 'items')}.npy"
-        with NpyWriter(work.folder / file, dtype, raw.array.shape) as writer:
-            write_rows(writer, raw.array, work.max_memory // 8)
+        work.write(file, dtype, raw.array.shape, [raw.array])
         stored = StoredArray(root="preprocessed", path=file, shape=raw.array.shape,
                              dtype=raw.dtype if raw.dtype == "bfloat16" else dtype.name,
                              in_memory=column.in_memory)  # fmt: skip

@@ -10,11 +10,14 @@ from typing import Any
 import numpy as np
 
 from hopline.pipes.datasets.arrays import RawArray, open_array, row_chunks
+from hopline.pipes.datasets.journal import Journal
 from hopline.pipes.datasets.metadata import OnDiskFile
-from hopline.pipes.datasets.npy_writer import Array, NpyWriter
+from hopline.pipes.datasets.npy_writer import Array, NpyWriter, holds
+from hopline.pipes.datasets.progress import Progress
+from hopline.pipes.datasets.scratch import Scratch
 from hopline.pipes.datasets.yaml_file import Place, show
 
-__all__ = ["Sizes", "Workplace", "attribute_dtype", "check_unique", "write_rows"]
+__all__ = ["Sizes", "Workplace", "attribute_dtype", "check_unique"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,18 +71,45 @@ class Workplace:
         sizes: numbers of nodes and edges.
         seed_dtype: of columns named seeds.
         max_memory: bound on working arrays in bytes.
+        journal: tells what a run that was stopped has finished, and is told.
+        progress: is told.
     """
 
     folder: Path
-    scratch: Path
+    scratch: Scratch
     files: dict[str, Path]
     sizes: Sizes
     seed_dtype: np.dtype[Any]
     max_memory: int
+    journal: Journal
+    progress: Progress
 
     def open(self, entry: OnDiskFile, place: Place) -> RawArray:
         """Opens the input of an entry."""
         return open_array(entry, self.files[entry.path], place, self.scratch)
+
+    def write(
+        self, name: str, dtype: np.dtype[Any], shape: tuple[int, ...], arrays: Iterable[Array]
+    ) -> None:
+        """Writes arrays of any byte order and memory order one behind the other.
+
+        A large file that a stopped run has finished is left as it is.
+
+        Args:
+            name: the file, relative to the working folder.
+            dtype: of the file.
+            shape: of the file; rows of the arrays are reshaped to its rows.
+            arrays: what is written.
+        """
+        entry = f"written {name}"
+        path = self.folder / name
+        if (size := self.journal.get(entry)) and holds(path, size):
+            return
+        with NpyWriter(path, dtype, shape) as file:
+            for array in arrays:
+                _write_rows(file, array, self.max_memory // 8)
+        with path.open("rb") as done:
+            self.journal.put_large(entry, path.stat().st_size, done)
 
     def check_finite(self, array: Array, what: str, place: Place) -> None:
         """Refuses NaN.
@@ -100,8 +130,7 @@ class Workplace:
                 )
 
 
-def write_rows(file: NpyWriter, array: Array, limit: int) -> None:
-    """Copies an array of any byte order and memory order, in pieces."""
+def _write_rows(file: NpyWriter, array: Array, limit: int) -> None:
     row_bytes = file.dtype.itemsize * int(np.prod(array.shape[1:]))
     for rows in row_chunks(len(array), row_bytes, limit):
         block = array[rows]

@@ -6,7 +6,7 @@ import sys
 import numpy as np
 import pytest
 
-from hopline.pipes.cli import main
+from hopline.pipes.cli import main, parse_memory
 from tests.pipes.datasets.dataset_files import tiny, typed, write
 
 
@@ -70,3 +70,38 @@ def test_as_a_command(tmp_path):
     )
     assert done.stdout == f"{folder / 'preprocessed'}\n"
     assert done.stderr == ""  # no progress bar where nobody looks
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("4", 4 << 30), ("0.5", 1 << 29), ("8GB", 8 * 10**9), ("8 gib", 8 << 30), ("64MiB", 64 << 20),
+     ("1.5TB", 15 * 10**11), ("2KB", 2000), ("2KiB", 2048), ("1048576B", 1 << 20)],
+)  # fmt: skip
+def test_sizes(text, size):
+    assert parse_memory(text) == size
+
+
+@pytest.mark.parametrize("text", ["", "GB", "8 G", "-1", "8GBB", "1e3", "8PB", "8iB", "inf"])
+def test_wrong_sizes(tmp_path, capsys, text):
+    with pytest.raises(SystemExit) as ended:
+        main(["preprocess", str(tmp_path), f"--max-memory={text}"])
+    assert ended.value.code == 2
+    assert f"{text!r} is not a size; expected a number and a unit" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("text", ["9" * 400 + "GB", "9" * 30])
+def test_sizes_that_no_machine_has(tmp_path, capsys, text):
+    with pytest.raises(SystemExit) as ended:
+        main(["preprocess", str(tmp_path), f"--max-memory={text}"])
+    assert ended.value.code == 2
+    assert f"is above {1 << 60} bytes" in capsys.readouterr().err
+
+
+def test_progress_and_memory(tmp_path, capsys):
+    folder = write(tmp_path / "d", *tiny())
+    assert main(["preprocess", str(folder), "--progress", "--max-memory", "8MiB"]) == 0
+    err = capsys.readouterr().err
+    assert "checking edges: 100%" in err
+    assert "of disk needed" in err
+    assert main(["preprocess", str(folder), "--force", "--max-memory", "1KB"]) == 1
+    assert "max_memory is 1000; expected" in capsys.readouterr().err

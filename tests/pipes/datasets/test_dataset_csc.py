@@ -8,8 +8,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hopline.pipes.datasets import OnDiskDataset
+from hopline.pipes.datasets import OnDiskDataset, bucket_sort
 from hopline.pipes.datasets.csc import EdgeList, write_csc
+from hopline.pipes.datasets.journal import Journal
+from hopline.pipes.datasets.progress import Progress
 from hopline.pipes.datasets.yaml_file import MetadataError, Place
 from hopline.pipes.hop import HopRule
 from tests.pipes.datasets.dataset_files import npy, tiny, typed, write
@@ -59,8 +61,9 @@ def test_against_numpy(tmp_path_factory, graph, max_memory):
         for i, (s, d, src, dst) in enumerate(kinds)
     ]  # fmt: skip
     values = [np.arange(len(k[2])) * 10.0 + i for i, k in enumerate(kinds)]
-    num_nodes, num_edges = int(offsets[-1]), int(first[-1])
-    done = []
+    num_nodes = int(offsets[-1])
+    scratch = folder / "scratch"
+    scratch.mkdir()
     write_csc(
         folder,
         lists,
@@ -70,7 +73,9 @@ def test_against_numpy(tmp_path_factory, graph, max_memory):
         edge_ids=(folder / "ids.npy", np.dtype(np.int32)),
         attributes={folder / "value.npy": (np.dtype(np.float64), values)},
         max_memory=max_memory,
-        progress=done.append,
+        scratch=scratch,
+        journal=Journal(folder, {}),
+        progress=Progress(),
     )
     fused = [(src + offsets[s], dst + offsets[d]) for s, d, src, dst in kinds]
     indptr, indices, types, numbers = numpy_csc(fused, num_nodes)
@@ -84,7 +89,6 @@ def test_against_numpy(tmp_path_factory, graph, max_memory):
         "csc_indptr": np.int64, "indices": np.int32, "type_per_edge": np.uint8, "ids": np.int32,
         "value": np.float64,
     }  # fmt: skip
-    assert sum(done) == 2 * num_edges
 
 
 def big_graph(num_nodes, num_edges):
@@ -228,3 +232,45 @@ def test_no_edges_no_nodes(tmp_path):
     empty = {"graph": {"nodes": [{"num": 0}], "edges": [npy("none.npy")]}}
     graph = OnDiskDataset(write(tmp_path / "e", empty, arrays)).load().graph
     assert graph.csc_indptr.tolist() == [0]
+
+
+def test_buckets_in_memory_give_the_same(tmp_path, monkeypatch):
+    edges = big_graph(3000, 100_000)
+    document = {
+        "graph": {
+            "nodes": [{"num": 3000}],
+            "edges": [npy("edges.npy")],
+            "feature_data": [npy("w.npy", domain="edge", name="w")],
+        }
+    }
+    arrays = {"edges.npy": edges, "w.npy": np.arange(300_000.0).reshape(-1, 3)}
+    monkeypatch.setattr(bucket_sort, "LARGE", 50_000)
+    monkeypatch.setattr(bucket_sort, "MAX_BUCKET", 10_000)
+    kept = []
+    plain = bucket_sort.Sorter.keep_in_memory
+    monkeypatch.setattr(
+        bucket_sort.Sorter, "keep_in_memory", lambda *a: (kept.append(a), plain(*a))
+    )
+    folder = write(tmp_path / "d", document, arrays)
+    graph = OnDiskDataset(folder, True, max_memory=64 << 20).load().graph
+    assert len(kept) == 1
+    indptr, indices, _, numbers = numpy_csc([edges], 3000)
+    np.testing.assert_array_equal(graph.csc_indptr.numpy(), indptr)
+    np.testing.assert_array_equal(graph.indices.numpy(), indices)
+    np.testing.assert_array_equal(graph.edge_attributes["_ORIGINAL_EDGE_ID"].numpy(), numbers)
+    np.testing.assert_array_equal(graph.edge_attributes["w"].numpy(), arrays["w.npy"][numbers])
+
+
+@pytest.mark.parametrize("max_memory", [1 << 20, 64 << 20])
+@pytest.mark.parametrize("bad", [-1, 3000, 2**31 - 1])
+def test_ids_that_change_after_they_were_checked_are_no_harm(
+    tmp_path, monkeypatch, bad, max_memory
+):
+    edges = big_graph(3000, 100_000)
+    edges[1, 70_000] = bad
+    document = {"graph": {"nodes": [{"num": 3000}], "edges": [npy("edges.npy")]}}
+    folder = write(tmp_path / "d", document, {"edges.npy": edges})
+    monkeypatch.setattr(EdgeList, "check", lambda *a: None)  # as if they had been in range then
+    with pytest.raises(RuntimeError, match="changed while they were read"):
+        OnDiskDataset(folder, max_memory=max_memory)
+    assert not (folder / "preprocessed").exists()

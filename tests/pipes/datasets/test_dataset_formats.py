@@ -1,12 +1,15 @@
 """Input formats, memory orders and number types all lead to the same data set."""
 
+import contextlib
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
 
-from hopline.pipes.datasets import MetadataError, OnDiskDataset
+from hopline.pipes.datasets import MetadataError, OnDiskDataset, preprocess_ondisk_dataset
+from hopline.pipes.datasets.npy_writer import NpyWriter
 from tests.pipes.datasets.dataset_files import npy, set_key, tiny, write
 
 
@@ -175,7 +178,7 @@ def test_empty_csv_is_a_graph_without_edges(tmp_path):
 
 
 def test_long_csv_counts_lines_over_blocks(tmp_path, monkeypatch):
-    monkeypatch.setattr("hopline.pipes.datasets.tables.CSV_LINES", 2)
+    monkeypatch.setattr("hopline.pipes.datasets.tables.CSV_BLOCK", 7)
     folder = write(tmp_path / "d", *csv_document())
     (folder / "edges.csv").write_text("0,2\n1,0\n2,1\n0,1\n")
     check(load(folder))
@@ -346,3 +349,44 @@ def test_absolute_paths_may_lead_elsewhere(tmp_path):
     np.save(tmp_path / "far.npy", arrays.pop("x.npy"))
     document["feature_data"][0]["path"] = str(tmp_path / "far.npy")
     check(load(write(tmp_path / "d", document, arrays)))
+
+
+@pytest.mark.parametrize("names", [["a", "a"], ["src", "src", "dst"]])
+def test_edge_columns_of_one_name_are_refused(tmp_path, names):
+    document, arrays = tiny()
+    document["graph"]["edges"][0] = {"format": "parquet", "path": "e.parquet"}
+    folder = write(tmp_path / "d", document, arrays)
+    table = pa.table([[0, 1, 2, 0]] * len(names), names=names)
+    pq.write_table(table, folder / "e.parquet")
+    with pytest.raises(MetadataError, match=r"edges\[0\]\.path: .*e\.parquet.*each name once"):
+        OnDiskDataset(folder)
+
+
+def test_a_tensor_that_repeats_its_memory_is_refused(tmp_path):
+    """1 KB of file, however large it would be once written out."""
+    document, arrays = tiny()
+    document["feature_data"][0].update(format="torch", path="x.pt")
+    folder = write(tmp_path / "d", document, arrays)
+    torch.save(torch.zeros(1).expand(3, 1 << 30), folder / "x.pt")
+    with pytest.raises(MetadataError, match=r"feature_data\[0\]\.path: .*x\.pt.*repeats"):
+        OnDiskDataset(folder)
+
+
+def test_an_npz_array_above_the_memory_bound_is_refused(tmp_path):
+    """A small zip, 24 MB of zeros."""
+    document, arrays = tiny()
+    document["feature_data"][0].update(format="npz", path="x.npz", key="x")
+    folder = write(tmp_path / "d", document, arrays)
+    np.savez_compressed(folder / "x.npz", x=np.zeros((3, 1 << 20)))
+    with pytest.raises(MetadataError, match=r"x\.npz.*max_memory"):
+        preprocess_ondisk_dataset(folder, max_memory=1 << 20)
+
+
+def test_a_full_disk_names_the_file(tmp_path):
+    writer = NpyWriter(tmp_path / "full.npy", np.dtype(np.int64), (1 << 16,))
+    writer._file.close()
+    writer._file = open("/dev/full", "wb")  # noqa: SIM115
+    with pytest.raises(OSError, match=r"No space left.*full\.npy"):
+        writer.append(np.arange(1 << 16))
+    with contextlib.suppress(OSError):
+        writer._file.close()
