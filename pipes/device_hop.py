@@ -15,6 +15,7 @@ from hopline.pipes.kernels.cuda import before, picks, scored
 from hopline.pipes.kernels.cuda.edge_reads import first_bad_neighbor, read_edges
 from hopline.pipes.kernels.cuda.looking import needs_expansion
 from hopline.pipes.kernels.ranks import rank_parallel_edges
+from hopline.pipes.page_lock import version_of
 
 if TYPE_CHECKING:
     from hopline.pipes.gpu_graph_cache import GPUGraphCache
@@ -274,7 +275,7 @@ def _parallel_ranks(
 ) -> torch.Tensor:
     """int32[num_edges]: how many edges before each one have its ends, computed once."""
     state = (graph.csc_indptr, graph.indices, graph.type_per_edge if by_type else None)
-    versions = tuple(None if tensor is None else tensor._version for tensor in state)
+    versions = tuple(None if tensor is None else version_of(tensor) for tensor in state)
     known = graph.residence.parallel_ranks.get(by_type)
     if (
         known is None

@@ -250,53 +250,63 @@ def _heterogeneous(
     assert graph.node_type_to_id is not None
     assert graph.edge_type_to_id is not None
     assert graph.node_type_offset is not None
-    offsets = graph.node_type_offset.numpy()
-    names = sorted(graph.node_type_to_id, key=graph.node_type_to_id.__getitem__)
+    offsets = graph.node_type_offset.numpy().astype(np.int64, copy=False)
+    node_types = sorted(graph.node_type_to_id, key=graph.node_type_to_id.__getitem__)
+    edge_types = sorted(graph.edge_type_to_id, key=graph.edge_type_to_id.__getitem__)
+    ends = [etype_str_to_tuple(etype) for etype in edge_types]
+    sources, destinations = (
+        np.array([graph.node_type_to_id[end[side]] for end in ends], np.int64) for side in (0, 2)
+    )
+    # Nodes of each type among the first destinations, and after each hop.
+    bounds = np.array([columns, *(rows for _, _, rows in hops)], np.int64)
+    counts = np.empty((len(bounds), len(node_types)), np.int64)
     ranks, types = empty_array(len(nodes), np.int32), empty_array(len(nodes), np.int32)
-    typed.typed_ranks(nodes, offsets, types, ranks)
-    places = [np.flatnonzero(types == i) for i in range(len(names))]  # ascending
-    lists = [
-        torch.from_numpy(nodes[p] - nodes.dtype.type(offsets[i])) for i, p in enumerate(places)
+    typed.typed_ranks(nodes, offsets, bounds, types, ranks, counts)
+    by_type = empty_array(len(nodes), nodes.dtype)
+    typed.split_nodes(nodes, offsets, types, ranks, counts[-1], by_type)
+    lists = torch.split(torch.from_numpy(by_type), counts[-1].tolist())
+    prefixes = [
+        {name: part[:n] for name, part, n in zip(node_types, lists, row, strict=True)}
+        for row in counts.tolist()
     ]
-
-    def first(rows: int) -> dict[str, torch.Tensor]:
-        return {
-            name: lists[i][: int(np.searchsorted(places[i], rows))] for i, name in enumerate(names)
-        }
-
     subgraphs = []
-    for hop, local, rows in hops:
-        csc, edge_ids = {}, {}
-        placed = 0
-        for etype, t in sorted(graph.edge_type_to_id.items(), key=lambda item: item[1]):
-            source, _, destination = etype_str_to_tuple(etype)
-            mine = places[graph.node_type_to_id[destination]]
-            mine = mine[: int(np.searchsorted(mine, columns))]
-            starts = mine * hop.num_types + t
-            count = int((hop.segments[starts + 1] - hop.segments[starts]).sum())
-            indptr = empty_array(len(mine) + 1, np.int64)
-            indices, positions = empty_array(count, np.int32), empty_array(count, np.int64)
-            bad = typed.split_segments(
-                hop.segments, starts, local, graph.node_type_to_id[source], types, ranks,
-                hop.positions, indptr, indices, positions,
-            )  # fmt: skip
+    for number, (hop, local, _) in enumerate(hops):
+        lengths = counts[number][destinations] + 1
+        indptr = empty_array(int(lengths.sum()), np.int64)
+        indices, positions = empty_array(len(local), np.int32), empty_array(len(local), np.int64)
+        starts, wrong = np.empty(len(ends) + 1, np.int64), np.empty(len(ends), np.int64)
+        placed = typed.split_hop(
+            hop.segments, local, hop.positions, counts[number], sources, destinations, types,
+            ranks, indptr, indices, positions, starts, wrong,
+        )  # fmt: skip
+        for etype, (source, _, _), bad in zip(edge_types, ends, wrong.tolist(), strict=True):
             if bad >= 0:
                 raise ValueError(
                     f"edge {bad} is of type {etype!r}, but its source is not of type {source!r}: "
                     f"the graph is damaged: {graph}"
                 )
-            placed += count
-            csc[etype] = CSCFormatBase(torch.from_numpy(indptr), torch.from_numpy(indices))
-            edge_ids[etype] = _original(graph, positions)
         if placed != len(local):
             raise ValueError(
                 f"{len(local) - placed} edges have a type that does not end in their destination's "
                 f"type: the graph is damaged: {graph}"
             )
-        subgraphs.append(SampledSubgraph(csc, first(columns), first(rows), edge_ids))
-        columns = rows
+        sizes = np.diff(starts).tolist()
+        parts = zip(
+            edge_types,
+            torch.split(torch.from_numpy(indptr), lengths.tolist()),
+            torch.split(torch.from_numpy(indices), sizes),
+            torch.split(_original(graph, positions), sizes),
+            strict=True,
+        )
+        csc, edge_ids = {}, {}
+        for etype, pointers, sampled, ids in parts:
+            csc[etype] = CSCFormatBase(pointers, sampled)
+            edge_ids[etype] = ids
+        subgraphs.append(
+            SampledSubgraph(csc, prefixes[number], dict(prefixes[number + 1]), edge_ids)
+        )
     compacted = seeds.compacted(torch.from_numpy(ranks[seed_places]))
-    return subgraphs[::-1], first(len(nodes)), compacted
+    return subgraphs[::-1], dict(prefixes[-1]), compacted
 
 
 NO_IDS = torch.empty(0, dtype=torch.int64)

@@ -18,6 +18,7 @@ import torch
 from hopline.pipes.checks import as_times, check_array, check_mapping, check_name, check_rows
 from hopline.pipes.hop import Hop, HopRule, sample_hop
 from hopline.pipes.kernels import cpu, draws, typed
+from hopline.pipes.page_lock import version_of
 from hopline.pipes.placement import Residence, host_array
 from hopline.pipes.relabel import NodeTablePool
 
@@ -82,7 +83,7 @@ class FusedCSCSamplingGraph:
         self._path = path
         self._loaded = self._tensors()
         # What kernels read in place of attributes, each with the tensor that it was made from.
-        self._arrays: dict[tuple[str, str, Any], tuple[torch.Tensor, int, Array]] = {}
+        self._arrays: dict[tuple[str, str, Any], tuple[torch.Tensor, tuple[int, int], Array]] = {}
         self._checked: tuple[torch.Tensor, int, int] | None = None
         self._parallel: tuple[Any, torch.Tensor, torch.Tensor | None, Any, bool] | None = None
 
@@ -338,7 +339,9 @@ class FusedCSCSamplingGraph:
         check_rows(value, rows, f"{domain} attribute {name!r}")
         key = (domain, name, dtype)
         known = self._arrays.get(key)
-        if known is not None and known[0] is value and known[1] == value._version:
+        # The address, too: what is sent to another process is first moved to shared memory.
+        state = version_of(value), value.data_ptr()
+        if known is not None and known[0] is value and known[1] == state:
             return known[2]
         flat = value.detach().reshape(-1) if value.numel() == rows else value
         if flat.dim() != 1:
@@ -360,7 +363,7 @@ class FusedCSCSamplingGraph:
             array: Array = flat.numpy()
         else:
             array = as_times(flat, f"{domain} attribute {name!r}")
-        self._arrays[key] = (value, value._version, array)
+        self._arrays[key] = (value, state, array)
         return array
 
     def check_indices(self) -> None:
@@ -369,7 +372,7 @@ class FusedCSCSamplingGraph:
         Raises:
             ValueError: one does not: the graph is damaged.
         """
-        state = (self.indices, self.indices._version, self.total_num_nodes)
+        state = (self.indices, version_of(self.indices), self.total_num_nodes)
         if (
             self._checked is not None
             and self._checked[0] is state[0]
@@ -384,6 +387,10 @@ class FusedCSCSamplingGraph:
             )
         self._checked = state
 
+    def is_huge(self) -> bool:
+        """Whether the graph has too many nodes or edges to look at all for a single question."""
+        return self.total_num_nodes > HUGE or self.total_num_edges > HUGE
+
     def has_parallel_edges(self) -> bool:
         """Whether two edges have the same ends; looked at once. Taken for granted of huge graphs.
 
@@ -391,11 +398,11 @@ class FusedCSCSamplingGraph:
             ValueError: an index is no node, csc_indptr descends, or types do not ascend within a
                 column: the graph is damaged.
         """
-        if self.total_num_nodes > HUGE or self.total_num_edges > HUGE:
+        if self.is_huge():
             return True
         self.check_indices()
         indptr, types = self.csc_indptr, self.type_per_edge
-        versions = indptr._version, None if types is None else types._version
+        versions = version_of(indptr), None if types is None else version_of(types)
         known = self._parallel
         if (
             known is None

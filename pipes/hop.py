@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hopline.pipes.features.buffers import empty_array
-from hopline.pipes.kernels import cpu, draws
+from hopline.pipes.kernels import cpu, draws, smallest
 from hopline.pipes.kernels import typed as typed_kernels
 
 if TYPE_CHECKING:
@@ -174,7 +174,7 @@ def _pick_by_looking(
         if earliest is None:
             earliest = np.full(len(times), ANY_TIME, np.int64)
     segments = empty_array(len(room), np.int64)
-    positions = empty_array(int(room[-1]), np.int64)
+    positions = empty_array(int(room[-1]) + 1, np.int64)
     neighbors = empty_array(int(room[-1]), indices.dtype)
     if rule.prob_name is None and rule.layer is None:
         total = draws.pick_before(
@@ -187,11 +187,21 @@ def _pick_by_looking(
             weights = graph.attribute_array("edge", rule.prob_name)
         layer = NO_LAYER if rule.layer is None else rule.layer
         parallel = rule.layer is not None and graph.has_parallel_edges()
-        total = draws.pick_scored(
-            indices, node_ids, rule.keys, rule.fanouts, rule.replace, begin, degree, room, weights,
-            layer, times, earliest, node_times, edge_times, parallel, segments, positions,
-            neighbors,
-        )  # fmt: skip
+        # A huge graph's parallel edges are found column by column, as they are drawn from.
+        if rule.replace or len(times) > 0 or (parallel and graph.is_huge()):
+            total = draws.pick_scored(
+                indices, node_ids, rule.keys, rule.fanouts, rule.replace, begin, degree, room,
+                weights, layer, times, earliest, node_times, edge_times, parallel, segments,
+                positions, neighbors,
+            )  # fmt: skip
+        else:
+            repeats = NO_REPEATS
+            if parallel:
+                repeats = graph.residence.repeats(graph, len(rule.fanouts) > 1)
+            total = smallest.pick_smallest(
+                indices, node_ids, rule.keys, rule.fanouts, begin, degree, room, weights, layer,
+                *repeats, segments, positions, neighbors,
+            )  # fmt: skip
         if total < 0:
             edge = -1 - total
             raise ValueError(
@@ -201,6 +211,7 @@ def _pick_by_looking(
     return segments, positions[:total], neighbors[:total]
 
 
+NO_REPEATS = (np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.int32))
 NO_TYPES: Array = np.empty(0, np.uint8)
 NO_TIMES: Array = np.empty(0, np.int64)
 NO_WEIGHTS: Array = np.empty(0, np.float32)

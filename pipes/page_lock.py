@@ -27,7 +27,15 @@ import torch
 from hopline.pipes import host_pages
 from hopline.pipes.host_pages import PAGE, page_span
 
-__all__ = ["PAGE", "CudaDriver", "PageLock", "is_page_locked", "page_lock", "page_locked_copy"]
+__all__ = [
+    "PAGE",
+    "CudaDriver",
+    "PageLock",
+    "is_page_locked",
+    "page_lock",
+    "page_locked_copy",
+    "version_of",
+]
 
 # Flags of cudaHostRegister.
 FOR_ALL_DEVICES_AND_MAPPED = 1 | 2
@@ -124,11 +132,11 @@ class PageLock:
         Args:
             tensor: what was locked; it may have been changed in place since.
         """
-        return self._version is None or self._version == _version(tensor)
+        return self._version is None or self._version == version_of(tensor)
 
     def stands_for(self, tensor: torch.Tensor) -> None:
         """Says that the values are now those of a tensor elsewhere; `is_current` is of that."""
-        self._version = _version(tensor)
+        self._version = version_of(tensor)
 
     def release(self) -> None:
         """Lets go at once, after all that GPUs are doing; once or more often."""
@@ -228,7 +236,7 @@ def page_lock(tensor: torch.Tensor) -> PageLock:
     lock = _in_place(tensor)
     if lock is not None:
         return lock
-    version = _version(tensor)
+    version = version_of(tensor)
     mapped = _on_shared_file(tensor)
     return _made(_copy(tensor) if mapped is None else mapped, version, mapped is None)
 
@@ -283,8 +291,8 @@ def _check(tensor: Any) -> None:
     _watch_forks()
 
 
-def _version(tensor: torch.Tensor) -> int:
-    """Counts the changes of a tensor in place."""
+def version_of(tensor: torch.Tensor) -> int:
+    """Counts the changes of a tensor in place; of one made in inference mode nobody counts them."""
     return -1 if tensor.is_inference() else tensor._version
 
 

@@ -15,14 +15,18 @@ import torch
 from hopline.pipes.checks import check_rows
 from hopline.pipes.features.fork_safe import fork_safe_lock
 from hopline.pipes.kernels.dispatch import check_triton, on_device
+from hopline.pipes.kernels.ranks import repeated_edges
+from hopline.pipes.kernels.smallest import NEAR
 from hopline.pipes.move import check_device
-from hopline.pipes.page_lock import PageLock, page_lock
+from hopline.pipes.page_lock import PageLock, page_lock, version_of
 
 if TYPE_CHECKING:
     from hopline.pipes.gpu_graph_cache import GPUGraphCache
     from hopline.pipes.graph import FusedCSCSamplingGraph
 
 __all__ = ["Residence", "host_array", "move_graph", "sampling_device"]
+
+Array = np.ndarray[Any, Any]
 
 # Dtypes of attributes that kernels read as they are; others are converted on the host.
 TIMES = (torch.int64,)
@@ -49,8 +53,35 @@ class Residence:
         self._attributes: dict[Any, tuple[torch.Tensor, int, torch.Tensor]] = {}
         # Within a column, or within a type of one: what they were counted on, and the ranks.
         self.parallel_ranks: dict[bool, tuple[Any, Any, torch.Tensor]] = {}
+        # Likewise: what `repeats` gives on the CPU.
+        self._repeats: dict[bool, tuple[Any, Any, tuple[Array, Array, Array]]] = {}
         self._caches: dict[Any, tuple[Any, GPUGraphCache]] = {}
         self._lock = fork_safe_lock()
+
+    def repeats(self, graph: FusedCSCSamplingGraph, by_type: bool) -> tuple[Array, Array, Array]:
+        """The edges that have a parallel one before them, found once.
+
+        Args:
+            graph: the graph, on the CPU.
+            by_type: whether edges of different types are told apart.
+
+        Returns:
+            (near, repeats, times_before), as `kernels.smallest.pick_smallest` takes them.
+        """
+        state = (graph.csc_indptr, graph.indices, graph.type_per_edge if by_type else None)
+        versions = tuple(None if tensor is None else version_of(tensor) for tensor in state)
+        with self._lock:  # one thread looks through the graph, the others wait for what it finds
+            known = self._repeats.get(by_type)
+            if (
+                known is None
+                or known[1] != versions
+                or any(a is not b for a, b in zip(known[0], state, strict=True))
+            ):
+                positions, before = repeated_edges(*state)
+                starts = np.arange(0, len(graph.indices) + NEAR + 1, NEAR)
+                near = np.searchsorted(positions, starts)
+                known = self._repeats[by_type] = (state, versions, (near, positions, before))
+        return known[2]
 
     def array(self, name: Any, tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
         """An array where kernels of a device can read it, contiguous.
@@ -78,7 +109,7 @@ class Residence:
     def _place(
         self, tensor: torch.Tensor, device: torch.device
     ) -> tuple[torch.Tensor, int, torch.Tensor, PageLock | None]:
-        version = tensor._version
+        version = version_of(tensor)
         if self.pinned:
             lock = page_lock(tensor.cpu().contiguous())
             return tensor, version, lock.tensor, lock
@@ -131,10 +162,10 @@ class Residence:
             return self.array((domain, name), value, device)
         key = (domain, name, dtype, device)
         known = self._attributes.get(key)
-        if known is None or known[0] is not value or known[1] != value._version:
+        if known is None or known[0] is not value or known[1] != version_of(value):
             with torch.inference_mode(False):  # tensors of that mode have no version
                 array = torch.from_numpy(graph.attribute_array(domain, name, dtype))
-            known = self._attributes[key] = (value, value._version, array)
+            known = self._attributes[key] = (value, version_of(value), array)
         return self.array(key, known[2], device)
 
     def graph_cache(
@@ -155,7 +186,7 @@ class Residence:
         from hopline.pipes.gpu_graph_cache import GPUGraphCache
 
         indptr, indices, types = graph.csc_indptr, graph.indices, graph.type_per_edge
-        arrays = [(a, a._version) for a in (indptr, indices, types) if a is not None]
+        arrays = [(a, version_of(a)) for a in (indptr, indices, types) if a is not None]
         key = (device, num_edges, threshold)
         with self._lock:
             known = self._caches.get(key)
@@ -175,7 +206,7 @@ class Residence:
 
 def _is_of(known: tuple[torch.Tensor, int, Any, Any] | None, tensor: torch.Tensor) -> bool:
     """Whether an array was made from a tensor as it is now."""
-    return known is not None and known[0] is tensor and known[1] == tensor._version
+    return known is not None and known[0] is tensor and known[1] == version_of(tensor)
 
 
 def _same(known: list[Any], arrays: list[Any]) -> bool:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from hopline.pipes.features.buffers import empty_array
-from hopline.pipes.kernels import cpu
+from hopline.pipes.kernels import relabel as kernels
 
 __all__ = [
     "DenseNodeTable",
@@ -93,7 +93,7 @@ class DenseNodeTable(NodeTable):
         self._table[:] = 0
 
     def _insert(self, seeds: np.ndarray[Any, Any]) -> None:
-        cpu.insert(self._table, self._base, seeds)
+        kernels.insert(self._table, self._base, seeds)
 
     def _append(
         self,
@@ -101,7 +101,9 @@ class DenseNodeTable(NodeTable):
         local: np.ndarray[Any, Any],
         new: np.ndarray[Any, Any],
     ) -> int:
-        return int(cpu.relabel(self._table, self._base, len(self._nodes), neighbors, local, new))
+        return int(
+            kernels.relabel(self._table, self._base, len(self._nodes), neighbors, local, new)
+        )
 
 
 class HashNodeTable(NodeTable):
@@ -120,7 +122,7 @@ class HashNodeTable(NodeTable):
 
     def _insert(self, seeds: np.ndarray[Any, Any]) -> None:
         self._reserve(len(seeds))
-        cpu.hash_insert(self._keys, self._values, self._base, 0, seeds)
+        kernels.hash_insert(self._keys, self._values, self._base, 0, seeds)
 
     def _reserve(self, entries: int) -> bool:
         """Makes room; True if the table was made anew and is empty."""
@@ -139,9 +141,9 @@ class HashNodeTable(NodeTable):
         new: np.ndarray[Any, Any],
     ) -> int:
         if self._reserve(len(self._nodes) + len(neighbors)):
-            cpu.hash_insert(self._keys, self._values, self._base, 0, self._nodes)
+            kernels.hash_insert(self._keys, self._values, self._base, 0, self._nodes)
         return int(
-            cpu.hash_relabel(
+            kernels.hash_relabel(
                 self._keys, self._values, self._base, len(self._nodes), neighbors, local, new
             )
         )

@@ -13,5 +13,8 @@ __all__ = [
     "draws",
     "edges",
     "ranks",
+    "relabel",
+    "smallest",
+    "sorting",
     "typed",
 ]

@@ -26,13 +26,8 @@ __all__ = [
     "first_bad_column",
     "first_mistyped_edge",
     "first_out_of_range",
-    "gather_rows",
-    "hash_insert",
-    "hash_relabel",
-    "insert",
     "pick_neighbors",
     "place_edges",
-    "relabel",
     "shuffled_range",
 ]
 
@@ -43,11 +38,14 @@ ONE = np.uint64(1)
 U27 = np.uint64(27)
 U30 = np.uint64(30)
 U31 = np.uint64(31)
+U32 = np.uint64(32)
+LOW = np.uint64(0xFFFFFFFF)
 
 CHUNK = 64  # columns whose draws are made before their neighbours are read
 AHEAD = 32  # entries between a prefetch and its use
 SHORT_RUN = 24  # picks up to which comparing all pairs is the fastest way to sort them
-LINEAR_PICKS = 64  # picks of one column up to which membership is a scan of the picks themselves
+LANE_PICKS = 64  # picks up to which many segments are drawn at once, and compared all with all
+LARGEST_LANE = (1 << 32) - 1  # edges of a segment up to which that is done in words of 32 bits
 
 
 # ---------------------------------------------------------------------------------------------
@@ -55,8 +53,11 @@ LINEAR_PICKS = 64  # picks of one column up to which membership is a scan of the
 
 
 @intrinsic
-def _prefetch(typingctx: Any, array: Any, position: Any) -> Any:
-    """Asks for the cache line of array[position]; never faults, changes nothing."""
+def _prefetch_far(typingctx: Any, array: Any, position: Any) -> Any:
+    """Asks for the cache line of array[position]; never faults, changes nothing.
+
+    Into the second level of the cache: many more lines can be under way there than into the first.
+    """
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         array_type, _ = signature.args
@@ -69,7 +70,7 @@ def _prefetch(typingctx: Any, array: Any, position: Any) -> Any:
             ir.FunctionType(ir.VoidType(), [cgutils.voidptr_t, word, word, word]),
             "llvm.prefetch.p0",
         )
-        builder.call(function, [pointer, word(0), word(3), word(1)])
+        builder.call(function, [pointer, word(0), word(2), word(1)])
         return context.get_dummy_value()
 
     return types.void(array, types.intp), codegen
@@ -85,26 +86,6 @@ def _mulhi(typingctx: Any, a: Any, b: Any) -> Any:
         return builder.trunc(builder.lshr(product, wide(64)), ir.IntType(64))
 
     return types.uint64(types.uint64, types.uint64), codegen
-
-
-@intrinsic
-def _copy_bytes(typingctx: Any, out: Any, to: Any, source: Any, start: Any, count: Any) -> Any:
-    """memcpy(out + to, source + start, count) over arrays of bytes."""
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        out_type, _, source_type, _, _ = signature.args
-        out_data = context.make_array(out_type)(context, builder, args[0]).data
-        source_data = context.make_array(source_type)(context, builder, args[2]).data
-        cgutils.raw_memcpy(
-            builder,
-            builder.gep(out_data, [args[1]]),
-            builder.gep(source_data, [args[3]]),
-            args[4],
-            1,
-        )
-        return context.get_dummy_value()
-
-    return types.void(out, types.intp, source, types.intp, types.intp), codegen
 
 
 @kernel(inline="always")
@@ -186,8 +167,12 @@ def count_picks(indptr, edge_types, columns, fanouts, replace, num_edges, begin,
     total = np.int64(0)
     picked[0] = 0
     for i in range(n):
-        if i + AHEAD < n:
-            _prefetch(indptr, np.int64(columns[i + AHEAD]))
+        if i + 2 * AHEAD < n:
+            _prefetch_far(indptr, np.int64(columns[i + 2 * AHEAD]))
+        if num_types > 1 and i + AHEAD < n:
+            ahead = columns[i + AHEAD]
+            _prefetch_far(edge_types, indptr[ahead])
+            _prefetch_far(edge_types, indptr[ahead + 1])
         column = columns[i]
         first = indptr[column]
         end = indptr[column + 1]
@@ -203,10 +188,10 @@ def count_picks(indptr, edge_types, columns, fanouts, replace, num_edges, begin,
                 right = end
                 while left < right:
                     middle = (left + right) >> 1
-                    if edge_types[middle] <= t:
-                        left = middle + 1
-                    else:
-                        right = middle
+                    # Without a branch: half of them would be foreseen wrongly.
+                    below = edge_types[middle] <= t
+                    left = middle + 1 if below else left
+                    right = right if below else middle
                 high = left
             d = high - low
             k = d
@@ -273,6 +258,63 @@ def _pick_many(stream, first, d, k, out, at):
 
 
 @kernel
+def _draw_lanes(
+    indices, stream, bound, lanes, k, replace, ordered, drawn, marks, first, place, positions
+):
+    """K draws of many segments at once, a segment a lane, so that LLVM takes several in one step.
+
+    Args:
+        indices: integer[num_edges], asked for where edges are drawn.
+        stream: uint64[CHUNK], each segment's word.
+        bound: uint64[CHUNK], its edges; less k without replacement. Below 2**32.
+        lanes: number of segments.
+        k: picks of each, LANE_PICKS at most.
+        replace: bool.
+        ordered: bool, sort each segment's picks.
+        drawn: uint32[LANE_PICKS, CHUNK], scratch.
+        marks: uint32[CHUNK], scratch.
+        first: int64[CHUNK], its first edge.
+        place: int64[CHUNK], where its picks begin.
+        positions: int64[picks], out.
+    """
+    for j in range(k):
+        counter = GOLDEN * np.uint64(j + 1)
+        more = np.uint64(0 if replace else j + 1)
+        row = drawn[j]
+        for s in range(lanes):
+            # _below(word, below) in halves of 32 bits, which vectors have products of.
+            word = _mix64(stream[s] + counter)
+            below = (bound[s] + more) & LOW
+            row[s] = ((word >> U32) * below + (((word & LOW) * below) >> U32)) >> U32
+        if replace:
+            continue
+        marks[:lanes] = 0
+        for i in range(j):
+            before = drawn[i]
+            for s in range(lanes):
+                marks[s] |= before[s] == row[s]
+        for s in range(lanes):
+            # Drawn before: the last of the range was not.
+            row[s] = bound[s] + np.uint64(j) if marks[s] else row[s]
+    for j in range(k):
+        row = drawn[j]
+        marks[:lanes] = 0 if ordered else j
+        if ordered:
+            for i in range(j):
+                other = drawn[i]
+                for s in range(lanes):
+                    marks[s] += other[s] <= row[s]
+            for i in range(j + 1, k):
+                other = drawn[i]
+                for s in range(lanes):
+                    marks[s] += other[s] < row[s]
+        for s in range(lanes):
+            position = first[s] + np.int64(row[s])
+            positions[place[s] + np.int64(marks[s])] = position
+            _prefetch_far(indices, position)
+
+
+@kernel
 def pick_neighbors(
     indices, edge_types, node_ids, keys, fanouts, replace, ordered, begin, degree, picked,
     positions, neighbors, kinds,
@@ -298,153 +340,62 @@ def pick_neighbors(
         neighbors: integer[picks], out: sources, of the dtype of indices.
         kinds: integer[picks], out: the edges' types; or empty, if they are not wanted.
     """
-    num_segments = len(begin)
+    n = len(node_ids)
     num_types = len(fanouts)
     typed = len(kinds) > 0
     scratch = np.empty(SHORT_RUN, np.int64)
-    for low in range(0, num_segments, CHUNK):
-        high = min(low + CHUNK, num_segments)
-        for s in range(low, high):
-            at = picked[s]
-            k = picked[s + 1] - at
-            d = degree[s]
-            first = begin[s]
-            t = s % num_types
-            if k == d and not (replace and fanouts[t] >= 0):
-                for j in range(k):
-                    positions[at + j] = first + j
-                    _prefetch(indices, first + j)
-                continue
-            stream = _fold(keys[t], node_ids[s // num_types])
-            if replace:
-                for j in range(k):
-                    position = first + _below(_fold(stream, j), d)
-                    positions[at + j] = position
-                    _prefetch(indices, position)
-            elif k <= LINEAR_PICKS:
-                for j in range(k):
-                    last = d - k + j
-                    position = first + _below(_fold(stream, j), last + 1)
-                    seen = False
-                    for i in range(at, at + j):
-                        seen |= positions[i] == position
-                    if seen:
-                        position = first + last
-                    positions[at + j] = position
-                    _prefetch(indices, position)
-            else:
-                _pick_many(stream, first, d, k, positions, at)
-            if ordered:
-                _sort_run(positions, at, at + k, scratch)
+    stream = np.zeros(CHUNK, np.uint64)
+    bound = np.zeros(CHUNK, np.uint64)
+    start = np.zeros(CHUNK, np.int64)
+    place = np.zeros(CHUNK, np.int64)
+    drawn = np.zeros((LANE_PICKS, CHUNK), np.uint32)
+    marks = np.zeros(CHUNK, np.uint32)
+    for low in range(0, n, CHUNK):
+        high = min(low + CHUNK, n)
+        for t in range(num_types):
+            again = replace and fanouts[t] >= 0
+            lanes = 0
+            for i in range(low, high):
+                s = i * num_types + t
+                at = picked[s]
+                k = picked[s + 1] - at
+                d = degree[s]
+                first = begin[s]
+                if k == d and not again:
+                    for j in range(k):
+                        positions[at + j] = first + j
+                        _prefetch_far(indices, first + j)
+                elif 0 < k <= LANE_PICKS and d < LARGEST_LANE:
+                    # All lanes have the same k: the fanout of their type.
+                    stream[lanes] = _fold(keys[t], node_ids[i])
+                    bound[lanes] = d if replace else d - k
+                    start[lanes] = first
+                    place[lanes] = at
+                    lanes += 1
+                elif k > 0:
+                    word = _fold(keys[t], node_ids[i])
+                    if replace:
+                        for j in range(k):
+                            positions[at + j] = first + _below(_fold(word, j), d)
+                    else:
+                        _pick_many(word, first, d, k, positions, at)
+                    if ordered:
+                        _sort_run(positions, at, at + k, scratch)
+            if lanes > 0:
+                _draw_lanes(
+                    indices, stream, bound, lanes, fanouts[t], replace, ordered, drawn, marks,
+                    start, place, positions,
+                )  # fmt: skip
+        begins = picked[low * num_types]
+        ends = picked[high * num_types]
         if typed:
-            for e in range(picked[low], picked[high]):
-                _prefetch(edge_types, positions[e])
-        for e in range(picked[low], picked[high]):
+            for e in range(begins, ends):
+                _prefetch_far(edge_types, positions[e])
+        for e in range(begins, ends):
             neighbors[e] = indices[positions[e]]
         if typed:
-            for e in range(picked[low], picked[high]):
+            for e in range(begins, ends):
                 kinds[e] = edge_types[positions[e]]
-
-
-# ---------------------------------------------------------------------------------------------
-# Relabelling: global id -> position in the list of a mini-batch's nodes, by first occurrence
-#
-# A slot holds base + position when its node is in the current list. base grows by the length of
-# each finished list, so that what a finished list has left in the table reads as empty and nothing
-# has to be cleared.
-
-
-@kernel
-def insert(table, base, nodes):
-    """Enters a list of nodes, which may repeat; the first occurrence counts.
-
-    Args:
-        table: int32[num_nodes].
-        base: int, above all earlier entries of the table.
-        nodes: integer[n], positions 0..n-1.
-    """
-    for i in range(len(nodes)):
-        node = nodes[i]
-        if table[node] < base:
-            table[node] = base + i
-
-
-@kernel
-def relabel(table, base, count, neighbors, local, new):
-    """Replaces ids by positions; ids not met before are appended to the list.
-
-    Args:
-        table: int32[num_nodes].
-        base: int, as in `insert`.
-        count: length of the list so far.
-        neighbors: integer[m].
-        local: int32[m], out: positions.
-        new: integer[>= number of ids not met before], out: those ids in order of first occurrence.
-
-    Returns:
-        How many ids were new.
-    """
-    m = len(neighbors)
-    fresh = 0
-    free = base + count
-    for e in range(m):
-        if e + AHEAD < m:
-            _prefetch(table, np.int64(neighbors[e + AHEAD]))
-        node = neighbors[e]
-        value = np.int64(table[node])
-        if value < base:
-            value = free + fresh
-            table[node] = value
-            new[fresh] = node
-            fresh += 1
-        local[e] = value - base
-    return fresh
-
-
-@kernel
-def hash_insert(keys, values, base, start, nodes):
-    """`insert` for an open-addressing table: keys int64[2**b], values int32[2**b].
-
-    Args:
-        keys: int64[capacity].
-        values: int32[capacity]; capacity a power of two, at most half full.
-        base: int, as in `insert`.
-        start: position of nodes[0].
-        nodes: integer[n].
-    """
-    mask = np.uint64(len(keys) - 1)
-    for i in range(len(nodes)):
-        node = np.int64(nodes[i])
-        slot = _mix64(np.uint64(node)) & mask
-        while values[slot] >= base and keys[slot] != node:
-            slot = (slot + ONE) & mask
-        if values[slot] < base:
-            keys[slot] = node
-            values[slot] = base + start + i
-
-
-@kernel
-def hash_relabel(keys, values, base, count, neighbors, local, new):
-    """`relabel` for an open-addressing table with room for all of neighbors."""
-    mask = np.uint64(len(keys) - 1)
-    m = len(neighbors)
-    fresh = 0
-    for e in range(m):
-        if e + AHEAD < m:
-            ahead = np.int64(_mix64(np.uint64(neighbors[e + AHEAD])) & mask)
-            _prefetch(keys, ahead)
-            _prefetch(values, ahead)
-        node = np.int64(neighbors[e])
-        slot = _mix64(np.uint64(node)) & mask
-        while values[slot] >= base and keys[slot] != node:
-            slot = (slot + ONE) & mask
-        if values[slot] < base:
-            keys[slot] = node
-            values[slot] = base + count + fresh
-            new[fresh] = node
-            fresh += 1
-        local[e] = values[slot] - base
-    return fresh
 
 
 # ---------------------------------------------------------------------------------------------
@@ -463,27 +414,6 @@ def first_out_of_range(ids, low, high):
             if ids[i] < low or ids[i] >= high:
                 return i
     return -1
-
-
-@kernel
-def gather_rows(source, row_bytes, ids, out):
-    """Copies rows, whatever they hold.
-
-    Args:
-        source: uint8[num_rows * row_bytes].
-        row_bytes: bytes a row.
-        ids: integer[n], all in range.
-        out: uint8[n * row_bytes], out.
-    """
-    n = len(ids)
-    ahead = 8
-    lines = min((row_bytes + 63) // 64, 8)
-    for i in range(n):
-        if i + ahead < n:
-            start = np.int64(ids[i + ahead]) * row_bytes
-            for line in range(lines):
-                _prefetch(source, start + 64 * line)
-        _copy_bytes(out, i * row_bytes, source, np.int64(ids[i]) * row_bytes, row_bytes)
 
 
 # ---------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from numba.extending import intrinsic
 
 from hopline.pipes.kernels.compiling import kernel
 
-__all__ = ["draw_destinations", "keep_edges"]
+__all__ = ["MARKS", "draw_destinations", "keep_edges"]
 
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 MIX_A = np.uint64(0xBF58476D1CE4E5B9)
@@ -24,6 +24,7 @@ U27 = np.uint64(27)
 U30 = np.uint64(30)
 U31 = np.uint64(31)
 
+MARKS = 16  # marks of columns for each slot of the set of pairs
 ATTEMPTS = 64  # draws of a destination before all candidates are looked at in turn
 
 
@@ -199,10 +200,12 @@ def keep_edges(
         capacity *= 2
     mask = np.uint64(capacity - 1)
     table = np.full(capacity, -1, np.int64)
-    # A column whose mark is not set has no edge in the set: most columns of outer hops.
-    marks = np.zeros(capacity, np.bool_)
+    # A column whose mark is not set has no edge in the set: most columns of outer hops. With so
+    # many marks, few columns find one that another has set.
+    marks = np.zeros(capacity * MARKS, np.bool_)
+    mark_mask = np.uint64(capacity * MARKS - 1)
     for p in range(len(sources)):
-        marks[_mix64(np.uint64(destinations[p])) & mask] = True
+        marks[_mix64(np.uint64(destinations[p])) & mark_mask] = True
         slot = _mix64(np.uint64(sources[p]) * GOLDEN + np.uint64(destinations[p])) & mask
         while table[slot] != -1:
             q = table[slot]
@@ -219,7 +222,7 @@ def keep_edges(
         if low < 0 or low > high or high > len(indices) or count + high - low > len(kept):
             return -1 - i
         destination = np.int64(columns[i])
-        if not marks[_mix64(np.uint64(destination)) & mask]:
+        if not marks[_mix64(np.uint64(destination)) & mark_mask]:
             for e in range(low, high):
                 kept[count] = e
                 count += 1

@@ -6,9 +6,15 @@ import numpy as np
 
 from hopline.pipes.kernels.compiling import kernel
 
-__all__ = ["accumulate_typed_counts", "first_in_disorder", "split_segments", "typed_ranks"]
+__all__ = [
+    "accumulate_typed_counts",
+    "first_in_disorder",
+    "split_hop",
+    "split_nodes",
+    "typed_ranks",
+]
 
-FEW_TYPES = 8  # node types up to which looking at one after another is faster than bisection
+FEW_TYPES = 8  # node types up to which a comparison with each is faster than bisection
 
 
 @kernel
@@ -58,59 +64,130 @@ def first_in_disorder(indptr, edge_types, num_types):
 
 
 @kernel
-def typed_ranks(nodes, offsets, node_types, ranks):
+def typed_ranks(nodes, offsets, bounds, node_types, ranks, counts):
     """Type of each node, and its position among the list's nodes of that type.
+
+    Args:
+        nodes: integer[n], fused ids, all in range.
+        offsets: int64[num_node_types + 1].
+        bounds: int64[b], ascending, n at most: lengths of beginnings of the list.
+        node_types: int32[n], out.
+        ranks: int32[n], out.
+        counts: int64[b, num_node_types], out: nodes of each type in each beginning.
+    """
+    num_types = len(offsets) - 1
+    seen = np.zeros(num_types, np.int32)
+    low = 0
+    for b in range(len(bounds)):
+        for i in range(low, bounds[b]):
+            # Empty types share their offset with the next one: the last that starts at or below.
+            node = np.int64(nodes[i])
+            t = 0
+            if num_types <= FEW_TYPES:
+                for j in range(1, num_types):
+                    t += node >= offsets[j]
+            else:
+                t = int(np.searchsorted(offsets, node, side="right")) - 1
+            node_types[i] = t
+            ranks[i] = seen[t]
+            seen[t] += 1
+        low = bounds[b]
+        for t in range(num_types):
+            counts[b, t] = seen[t]
+
+
+@kernel
+def split_nodes(nodes, offsets, node_types, ranks, counts, out):
+    """Lists the nodes of each type, one type after another, by ids within the type.
 
     Args:
         nodes: integer[n], fused ids.
         offsets: int64[num_node_types + 1].
-        node_types: int32[n], out.
-        ranks: int32[n], out.
+        node_types: int32[n], from `typed_ranks`.
+        ranks: int32[n], from `typed_ranks`.
+        counts: int64[num_node_types], nodes of each type.
+        out: integer[n], out.
     """
-    counts = np.zeros(len(offsets) - 1, np.int32)
+    starts = np.zeros(len(counts), np.int64)
+    for t in range(1, len(counts)):
+        starts[t] = starts[t - 1] + counts[t - 1]
     for i in range(len(nodes)):
-        # Empty types share their offset with the next one: the last that starts at or below.
-        node = np.int64(nodes[i])
-        t = 0
-        if len(offsets) - 1 <= FEW_TYPES:
-            while node >= offsets[t + 1]:
-                t += 1
-        else:
-            t = int(np.searchsorted(offsets, node, side="right")) - 1
-        node_types[i] = t
-        ranks[i] = counts[t]
-        counts[t] += 1
+        t = node_types[i]
+        out[starts[t] + ranks[i]] = nodes[i] - offsets[t]
 
 
 @kernel
-def split_segments(
-    segments, starts, local, source_type, node_types, ranks, positions, indptr, indices, edge_ids
-):
-    """Copies one edge type's segments out of a fused hop.
+def split_hop(
+    segments, local, positions, columns, sources, destinations, node_types, ranks, indptr, indices,
+    edge_ids, starts, wrong,
+):  # fmt: skip
+    """Splits a fused hop by edge type, one type after another.
 
     Args:
         segments: int64[n * T + 1].
-        starts: int64[c], the segments to copy.
         local: int32[picks], positions in the fused list.
-        source_type: node type that the edge type starts from.
+        positions: int64[picks].
+        columns: int64[num_node_types], destinations of each type; n in all.
+        sources: int64[T], node type that each edge type starts from.
+        destinations: int64[T], node type that each edge type ends in.
         node_types: int32[rows], from `typed_ranks`.
         ranks: int32[rows], from `typed_ranks`.
-        positions: int64[picks].
-        indptr: int64[c + 1], out.
-        indices: int32[edges], out: positions in the list of the source type.
-        edge_ids: int64[edges], out: positions in CSC order.
+        indptr: int64[...], out: pointers of each edge type, one more than its destinations.
+        indices: int32[picks], out: positions in the list of the source type.
+        edge_ids: int64[picks], out: positions in CSC order.
+        starts: int64[T + 1], out: where each edge type begins in indices and edge_ids.
+        wrong: int64[T], out: -1, or the position of the first edge of the type whose source is of
+            another.
 
     Returns:
-        -1, or the position of the first edge whose source is of another type.
+        Edges in all; below the number of picks if some have a type that does not end in the type
+        of their destination.
     """
-    at = np.int64(0)
-    indptr[0] = 0
-    for i in range(len(starts)):
-        for e in range(segments[starts[i]], segments[starts[i] + 1]):
-            if node_types[local[e]] != source_type:
-                return positions[e]
-            indices[at] = ranks[local[e]]
-            edge_ids[at] = positions[e]
-            at += 1
-        indptr[i + 1] = at
-    return np.int64(-1)
+    num_types = len(sources)
+    num_columns = columns.sum()
+    # Edge types by the node type that they end in.
+    first = np.zeros(len(columns) + 1, np.int64)
+    ending = np.empty(num_types, np.int64)
+    count = 0
+    for d in range(len(columns)):
+        first[d] = count
+        for t in range(num_types):
+            if destinations[t] == d:
+                ending[count] = t
+                count += 1
+    first[len(columns)] = count
+    starts[:] = 0
+    for i in range(num_columns):
+        d = node_types[i]
+        for x in range(first[d], first[d + 1]):
+            t = ending[x]
+            s = i * num_types + t
+            starts[t + 1] += segments[s + 1] - segments[s]
+    pointer = np.empty(num_types, np.int64)
+    cursor = np.empty(num_types, np.int64)
+    at = 0
+    for t in range(num_types):
+        starts[t + 1] += starts[t]
+        cursor[t] = starts[t]
+        indptr[at] = 0
+        pointer[t] = at + 1
+        at += columns[destinations[t]] + 1
+        wrong[t] = -1
+    for i in range(num_columns):
+        d = node_types[i]
+        for x in range(first[d], first[d + 1]):
+            t = ending[x]
+            s = i * num_types + t
+            to = cursor[t]
+            source = sources[t]
+            for e in range(segments[s], segments[s + 1]):
+                row = local[e]
+                if node_types[row] != source and wrong[t] < 0:
+                    wrong[t] = positions[e]
+                indices[to] = ranks[row]
+                edge_ids[to] = positions[e]
+                to += 1
+            cursor[t] = to
+            indptr[pointer[t]] = to - starts[t]
+            pointer[t] += 1
+    return starts[num_types]

@@ -325,3 +325,22 @@ def test_parallel_edges_are_found():
     graph.csc_indptr[1] = 10**9
     with pytest.raises(ValueError, match="csc_indptr is damaged at node 0"):
         graph.has_parallel_edges()
+
+
+def test_a_graph_made_in_inference_mode_is_sampled_from_as_any_other():
+    def made():
+        graph = hp.from_coo(tensor([0, 0, 1, 2, 2]), tensor([1, 1, 1, 0, 0]), 3)
+        graph.add_edge_attribute("weight", torch.arange(1.0, 6))
+        return graph
+
+    with torch.inference_mode():
+        unversioned = made()
+    items = hp.ItemSampler(hp.ItemSet(3, names="seeds"), 3, seed=1)
+    for weight in (None, "weight"):
+        for sampler in ("sample_neighbor", "sample_layer_neighbor"):
+            got, wanted = (
+                next(iter(getattr(items, sampler)(graph, [1], prob_name=weight)))
+                for graph in (unversioned, made())
+            )
+            for one, other in zip(got.sampled_subgraphs, wanted.sampled_subgraphs, strict=True):
+                assert torch.equal(one.original_edge_ids, other.original_edge_ids)

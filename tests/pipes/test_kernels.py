@@ -14,8 +14,10 @@ from hypothesis import strategies as st
 
 from hopline.pipes.features.rows import gather
 from hopline.pipes.kernels import cpu, typed
+from hopline.pipes.random import fold
 from tests import twins
 
+NO_TYPES = np.empty(0, np.uint8)
 INTEGERS = ["int8", "int16", "int32", "int64", "uint8", "uint64"]
 
 
@@ -140,18 +142,116 @@ def test_typed_counts_refuse_unknown_and_unordered_types(types, bad):
         assert out.tolist() == [0, 1, 3, 4, 4]
 
 
-@given(st.lists(st.integers(0, 3), min_size=1, max_size=5), st.data())
-def test_typed_ranks(sizes, data):
+@given(st.lists(st.integers(0, 3), min_size=1, max_size=12), st.data())
+def test_nodes_by_type(sizes, data):
     offsets = np.concatenate([[0], np.cumsum(sizes)])
     total = int(offsets[-1])
     nodes = data.draw(st.lists(st.integers(0, total - 1), max_size=12)) if total else []
+    array = np.array(nodes, np.int32)
+    middle = data.draw(st.integers(0, len(nodes)))
+    bounds = np.array([middle, middle, len(nodes)])
     kinds, ranks = np.full(len(nodes), -1, np.int32), np.full(len(nodes), -1, np.int32)
-    typed.typed_ranks(np.array(nodes, np.int64), offsets, kinds, ranks)
+    counts = np.full((3, len(sizes)), -1)
+    typed.typed_ranks(array, offsets, bounds, kinds, ranks, counts)
     owner = [t for t, size in enumerate(sizes) for _ in range(size)]
     assert kinds.tolist() == [owner[v] for v in nodes]
     assert ranks.tolist() == [
         [owner[v] for v in nodes[:i]].count(owner[node]) for i, node in enumerate(nodes)
     ]
+    types = range(len(sizes))
+    assert counts.tolist() == [
+        [[owner[v] for v in nodes[:bound]].count(t) for t in types] for bound in bounds
+    ]
+    out = np.full(len(nodes), -1, np.int32)
+    typed.split_nodes(array, offsets, kinds, ranks, counts[-1], out)
+    assert out.tolist() == [v - offsets[t] for t in types for v in nodes if owner[v] == t]
+
+
+@given(st.data())
+def test_split_hop(data):
+    num_node_types, num_types = data.draw(st.integers(1, 3)), data.draw(st.integers(0, 4))
+    kind = st.integers(0, num_node_types - 1)
+    kinds = data.draw(st.lists(kind, min_size=1, max_size=10))
+    ends = data.draw(st.lists(st.tuples(kind, kind), min_size=num_types, max_size=num_types))
+    rows = len(kinds)
+    ranks = [kinds[:i].count(t) for i, t in enumerate(kinds)]
+    n = data.draw(st.integers(0, rows))
+    # Edges of every type in every column: also where the type does not end there.
+    counts = data.draw(st.lists(st.integers(0, 2), min_size=n * num_types, max_size=n * num_types))
+    segments = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+    picks = int(segments[-1])
+    row = st.integers(0, rows - 1)
+    local = data.draw(st.lists(row, min_size=picks, max_size=picks))
+    expected = {}
+    for t, (source, destination) in enumerate(ends):
+        mine = [i for i in range(n) if kinds[i] == destination]
+        spans = [range(*segments[i * num_types + t : i * num_types + t + 2]) for i in mine]
+        edges = [e for span in spans for e in span]
+        pointers = np.concatenate([[0], np.cumsum([len(span) for span in spans])])
+        strays = [100 + e for e in edges if kinds[local[e]] != source]
+        expected[t] = (
+            pointers.astype(np.int64).tolist(), [ranks[local[e]] for e in edges],
+            [100 + e for e in edges], strays[0] if strays else -1,
+        )  # fmt: skip
+    columns = np.array([kinds[:n].count(t) for t in range(num_node_types)])
+    sources, destinations = (np.array([end[i] for end in ends], np.int64) for i in range(2))
+    lengths = [len(pointers) for pointers, *_ in expected.values()]
+    indptr, indices = np.full(sum(lengths), -1), np.full(picks, -1, np.int32)
+    edge_ids, starts, wrong = (np.full(m, -9) for m in (picks, num_types + 1, num_types))
+    placed = typed.split_hop(
+        segments, np.array(local, np.int32), np.arange(100, 100 + picks), columns, sources,
+        destinations, np.array(kinds, np.int32), np.array(ranks, np.int32), indptr, indices,
+        edge_ids, starts, wrong,
+    )  # fmt: skip
+    assert placed == sum(len(found[1]) for found in expected.values())
+    at = 0
+    for t, found in expected.items():
+        part = slice(starts[t], starts[t + 1])
+        got = indptr[at : at + lengths[t]], indices[part], edge_ids[part], wrong[t]
+        assert tuple(x.tolist() for x in got) == found
+        at += lengths[t]
+
+
+@pytest.mark.parametrize("replace", [False, True])
+@pytest.mark.parametrize("ordered", [False, True])
+@pytest.mark.parametrize("k", [1, 2, 7, 24, 25, 64, 65])
+def test_picks_are_the_twins_whatever_stands_beside_them(replace, ordered, k):
+    """Short and long segments, take-alls, and one of more than 2**32 edges, in several chunks."""
+    rng = np.random.default_rng(k)
+    degree = rng.integers(0, 3 * k + 2, 150)
+    degree[[3, 70]] = k, k + 1
+    many = np.array([(1 << 32) - 2, (1 << 32) - 1, 1 << 32, (1 << 33) + 5])
+    for degrees in (degree, many):
+        begin = np.arange(len(degrees)) * 1000
+        picked = np.concatenate(
+            [[0], np.cumsum(np.where(degrees > 0, k, 0) if replace else np.minimum(degrees, k))]
+        )
+        ids = rng.integers(0, 1 << 31, len(degrees)).astype(np.int32)
+        key = fold(5, 1)
+        positions = np.full(picked[-1], -1)
+        # Every position reads the one entry there is.
+        indices = np.lib.stride_tricks.as_strided(
+            np.array([7], np.int32), (int((begin + degrees).max()) + 1,), (0,)
+        )
+        neighbors = np.zeros(len(positions), np.int32)
+        cpu.pick_neighbors(
+            indices, NO_TYPES, ids, np.array([key], np.uint64), np.array([k]), replace, ordered,
+            begin, degrees, picked, positions, neighbors, NO_TYPES,
+        )  # fmt: skip
+        expected = []
+        for first, d, node in zip(begin.tolist(), degrees.tolist(), ids.tolist(), strict=True):
+            stream = fold(key, node)
+            picks: list[int] = []
+            if not replace and d <= k:
+                picks = list(range(d))
+            elif d > 0:
+                for j in range(k):
+                    last = d - 1 if replace else d - k + j
+                    t = fold(stream, j) * (last + 1) >> 64
+                    picks.append(last if t in picks and not replace else t)
+            expected += [first + t for t in (sorted(picks) if ordered else picks)]
+        assert positions.tolist() == expected
+        assert (neighbors == 7).all()
 
 
 # -------------------------------------------------------------------------------------------------

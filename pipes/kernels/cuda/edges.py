@@ -13,6 +13,7 @@ import triton.language as tl
 
 from hopline.pipes.kernels.cuda.launching import NOTHING, ceil_div, launch, tile
 from hopline.pipes.kernels.cuda.words import mix64
+from hopline.pipes.kernels.edges import MARKS
 
 __all__ = ["keep_edges"]
 
@@ -136,6 +137,7 @@ def keep_edges(
     capacity = 4
     while capacity < 2 * len(sources):
         capacity *= 2
+    capacity *= MARKS
     marks = torch.zeros(capacity, dtype=torch.int8, device=device)
     block = tile(len(sources), BLOCK)
     launch(
