@@ -23,6 +23,7 @@ __all__ = [
     "PAGE",
     "FileRange",
     "file_range",
+    "is_own_memory",
     "is_shared",
     "map_file",
     "new_pages",
@@ -121,6 +122,17 @@ def file_range(start: int, size: int) -> FileRange | None:
         ):  # fmt: skip
             return None
     return FileRange(first.path, first.offset + start - first.start, size)
+
+
+def is_own_memory(start: int, size: int) -> bool:
+    """Whether memory is this process's own: of no file, not shared, and to be written to.
+
+    Args:
+        start: address of a storage's memory.
+        size: its bytes.
+    """
+    found = _mappings(start, start + size)
+    return bool(found) and all(m.inode == "0" and {*"rwp"} <= {*m.permissions} for m in found)
 
 
 def is_shared(start: int) -> bool:

@@ -46,8 +46,13 @@ class DataLoader:
         num_workers: threads; 0 works on the calling thread.
         persistent_workers: accepted for GraphBolt's scripts; threads are cheap and live an epoch.
         max_uva_threads: accepted for GraphBolt's scripts; GPU kernels choose their own size.
-        prefetch_factor: at most num_workers * prefetch_factor mini-batches are in the making or
-            wait to be read.
+        prefetch_factor: at most num_workers * prefetch_factor mini-batches are there at once: in
+            the making, waiting to be read, or in the reader's hands. The last one is not counted
+            where the others would be no more than the threads.
+        overlap_feature_fetch: accepted for GraphBolt's scripts; threads overlap all stages.
+        overlap_graph_fetch: accepted likewise.
+        num_gpu_cached_edges: accepted if 0; it is an option of `sample_neighbor`.
+        gpu_cache_threshold: accepted for GraphBolt's scripts.
 
     Raises:
         TypeError, ValueError: an argument of wrong kind or value.
@@ -66,15 +71,26 @@ class DataLoader:
         max_uva_threads: int | None = None,
         *,
         prefetch_factor: int = 2,
+        overlap_feature_fetch: bool = True,
+        overlap_graph_fetch: bool = False,
+        num_gpu_cached_edges: int = 0,
+        gpu_cache_threshold: int = 1,
     ) -> None:
         for name, value, least in (
             ("num_workers", num_workers, 0),
             ("prefetch_factor", prefetch_factor, 1),
+            ("num_gpu_cached_edges", num_gpu_cached_edges, 0),
+            ("gpu_cache_threshold", gpu_cache_threshold, 1),
         ):
             if isinstance(value, bool) or not isinstance(value, int):
                 raise TypeError(f"{name} is {value!r}; expected an int")
             if value < least:
                 raise ValueError(f"{name} is {value}; expected {least} or more")
+        if num_gpu_cached_edges:
+            raise ValueError(
+                f"num_gpu_cached_edges is {num_gpu_cached_edges}; give it to the sampler, as "
+                f"sample_neighbor(graph, fanouts, num_gpu_cached_edges={num_gpu_cached_edges})"
+            )
         if not isinstance(datapipe, Chain):
             from hopline.pipes.iterable_source import IterableSource
 
@@ -209,7 +225,9 @@ class _Epoch(Iterator[MiniBatch]):
             live=not place.loaded,
         )
         place.after, place.loaded = self._cursor.after, False
-        self._limit = num_workers * prefetch_factor
+        most = num_workers * prefetch_factor
+        # In the making or waiting; one more is in the reader's hands.
+        self._limit = most - 1 if most - 1 > num_workers else most
         self._streams = WorkerStreams(_gpus(self._cursor.stages), num_workers)
         self._pending: deque[tuple[Future[HandedOver], Any]] = deque()
         self._more = True

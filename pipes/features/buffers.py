@@ -22,7 +22,10 @@ from hopline.pipes.features.fork_safe import fork_safe_lock
 __all__ = ["BufferPool", "empty", "empty_array", "page_locked_outputs"]
 
 SMALLEST_POOLED = 1 << 16  # bytes; smaller outputs come from the allocator, which keeps them
-STEPS = 8  # sizes between a power of two and the next, so at most 1 / STEPS of a buffer is unused
+STEPS = 8  # sizes between a power of two and the next, so at most 1 / STEPS of a new one is unused
+SPARE = 4  # a buffer is lent to who needs less, if at most 1 / SPARE of what is needed is too much
+WINDOW = 256  # loans, some ten mini-batches, over which the most lent at once is looked for
+SLACK = 8  # 1 / SLACK of it may be idle besides, since mini-batches differ a little
 
 Buffer = np.ndarray[Any, Any]
 
@@ -30,8 +33,11 @@ Buffer = np.ndarray[Any, Any]
 class BufferPool:
     """Buffers of host memory; `empty` lends one, the death of its last tensor returns it.
 
+    What is lent and what is idle are together no more than was lent at once of late (in the last
+    256 to 512 loans), and an eighth. Beyond it, what was idle longest is freed.
+
     Args:
-        max_idle_bytes: memory kept for later; beyond it, what was idle longest is freed.
+        max_idle_bytes: the most memory kept for later, in any case.
     """
 
     def __init__(self, max_idle_bytes: int = 1 << 30) -> None:
@@ -42,6 +48,9 @@ class BufferPool:
         self._by_size: dict[int, list[int]] = {}
         self._idle_bytes = 0
         self._next_number = 0
+        self._lent_bytes = 0
+        self._most_lent = [0, 0]  # at once, in the window under way and in the one before
+        self._loans = 0
         # Without it: a finaliser may run inside any allocation, also in one under the lock.
         self._returned: deque[Buffer] = deque()
 
@@ -73,12 +82,43 @@ class BufferPool:
     def _take(self, size: int) -> Buffer:
         with self._lock:
             self._collect()
-            numbers = self._by_size.get(size)
-            if numbers:
-                buffer = self._idle.pop(numbers.pop())
-                self._idle_bytes -= size
-                return buffer
-        return np.empty(size, np.uint8)
+            buffer = self._idle_buffer(size)
+            self._lend(size if buffer is None else buffer.nbytes)
+        if buffer is not None:
+            return buffer
+        try:
+            return np.empty(size, np.uint8)
+        except MemoryError:
+            with self._lock:
+                self._lent_bytes -= size
+            raise
+
+    def _idle_buffer(self, size: int) -> Buffer | None:
+        """The smallest idle buffer that is large enough and not much too large; under the lock."""
+        fitting = [found for found in self._by_size if size <= found <= size + size // SPARE]
+        if not fitting:
+            return None
+        found = min(fitting)
+        return self._remove(self._by_size[found][-1])
+
+    def _remove(self, number: int) -> Buffer:
+        """Takes a buffer off the list of those idle; under the lock."""
+        buffer = self._idle.pop(number)
+        numbers = self._by_size[buffer.nbytes]
+        numbers.remove(number)
+        if not numbers:
+            del self._by_size[buffer.nbytes]
+        self._idle_bytes -= buffer.nbytes
+        return buffer
+
+    def _lend(self, size: int) -> None:
+        """Counts a loan, and makes room for it before it is allocated; under the lock."""
+        if self._loans % WINDOW == 0:
+            self._most_lent = [0, self._most_lent[0]]
+        self._loans += 1
+        self._lent_bytes += size
+        self._most_lent[0] = max(self._most_lent[0], self._lent_bytes)
+        self._trim()
 
     def _give_back(self, buffer: Buffer) -> None:
         self._returned.append(buffer)
@@ -96,11 +136,16 @@ class BufferPool:
             self._idle[self._next_number] = buffer
             self._by_size.setdefault(buffer.nbytes, []).append(self._next_number)
             self._idle_bytes += buffer.nbytes
+            self._lent_bytes -= buffer.nbytes
             self._next_number += 1
-        while self._idle_bytes > self.max_idle_bytes:
-            number, buffer = self._idle.popitem(last=False)
-            self._by_size[buffer.nbytes].remove(number)
-            self._idle_bytes -= buffer.nbytes
+        self._trim()
+
+    def _trim(self) -> None:
+        """Frees what has been idle longest, down to what is allowed; under the lock."""
+        most = max(self._most_lent)
+        allowed = min(self.max_idle_bytes, most + most // SLACK - self._lent_bytes)
+        while self._idle and self._idle_bytes > allowed:
+            self._remove(next(iter(self._idle)))
 
 
 def _rounded(size: int) -> int:

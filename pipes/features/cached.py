@@ -46,6 +46,7 @@ class CachedFeature(Feature):
     """
 
     cache_type: ClassVar[type[FeatureCache]] = FeatureCache
+    _maker: ClassVar[str] = "wrap_with_cached_feature"
 
     def __init__(self, fallback_feature: Feature, cache: FeatureCache, offset: int = 0) -> None:
         if not isinstance(fallback_feature, Feature):
@@ -53,8 +54,11 @@ class CachedFeature(Feature):
                 f"fallback_feature is a {type(fallback_feature).__name__}; expected a Feature"
             )
         if not isinstance(cache, self.cache_type):
+            size = "" if not isinstance(cache, int) else (
+                f"; for a size in bytes use {self._maker}(feature, {cache})"
+            )  # fmt: skip
             raise TypeError(
-                f"cache is a {type(cache).__name__}; expected a {self.cache_type.__name__}"
+                f"cache is a {type(cache).__name__}; expected a {self.cache_type.__name__}{size}"
             )
         check_offset(offset)
         row = _one_row(fallback_feature)
@@ -104,6 +108,9 @@ class CachedFeature(Feature):
         The policy, the statistics, and other features in the cache stay as they are. A read that
         begins when this has returned gives the new rows.
 
+        Where the whole feature is replaced by one with rows of another shape or dtype, it gets a
+        new, empty cache of its own, of as many bytes; no read may be under way meanwhile.
+
         Raises:
             TypeError: the slower feature cannot be written to.
             ValueError: the shapes do not fit.
@@ -116,12 +123,22 @@ class CachedFeature(Feature):
                 self.fallback_feature.update(value)
             finally:  # also when it failed half-way
                 self.cache.forget_range(self.offset, self.offset + self._count)
+                self._follow_rows()
             return
         checked = check_ids(ids, self._count, "feature ids", torch.int64)
         try:
             self.fallback_feature.update(value, checked)
         finally:
             self.cache.forget(checked, self.offset)
+
+    def _follow_rows(self) -> None:
+        """Takes a new cache if the slower feature has rows of another shape or dtype now."""
+        row = _one_row(self.fallback_feature)
+        if (row.dtype, row.shape[1:]) == (self._dtype, self._size):
+            return
+        capacity = min(bytes_to_number_of_items(self.cache.cache_size_in_bytes, row), self._count)
+        self.cache = self.cache._for_rows((capacity, *row.shape[1:]), row.dtype)
+        self._dtype, self._size = row.dtype, row.shape[1:]
 
     def metadata(self) -> dict[str, Any]:
         """What the slower feature says."""
@@ -160,6 +177,7 @@ class CPUCachedFeature(CachedFeature):
     """
 
     cache_type = CPUFeatureCache
+    _maker = "cpu_cached_feature"
     cache: CPUFeatureCache
 
     def is_pinned(self) -> bool:

@@ -54,7 +54,7 @@ class Feature(ABC):
         """Replaces rows, or everything for None.
 
         Args:
-            value: tensor of shape [n, *size()].
+            value: tensor of shape [n, *size()]; [count(), ...] for None.
             ids: integer[n].
 
         Raises:

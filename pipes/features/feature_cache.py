@@ -14,7 +14,7 @@ the slower feature is read, and rows are copied out, without it:
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -97,6 +97,19 @@ class FeatureCache:
         """Share of the rows asked for so far that the cache did not have; 0.0 before the first."""
         with self._lock:
             return self._index.miss_rate
+
+    def _for_rows(self, shape: Sequence[int], dtype: torch.dtype) -> Self:
+        """An empty cache with the same settings for (number of rows, *shape of a row)."""
+        other = object.__new__(type(self))
+        other.__setstate__((shape, dtype, *self.__getstate__()[2:]))
+        return other
+
+    def __getstate__(self) -> tuple[Any, ...]:
+        """The settings, (cache_shape, dtype, ...): it travels empty."""
+        raise NotImplementedError
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        raise NotImplementedError
 
     def query(
         self, keys: torch.Tensor, offset: int = 0

@@ -365,6 +365,7 @@ class GPUCachedFeature(CachedFeature):
     """
 
     cache_type = GPUFeatureCache
+    _maker = "gpu_cached_feature"
     cache: GPUFeatureCache
 
     def read(self, ids: torch.Tensor | None = None) -> torch.Tensor:

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from hopline.pipes.features.buffers import empty, page_locked_outputs
-from hopline.pipes.kernels import cpu
+from hopline.pipes.kernels.rows import gather_rows
 from hopline.pipes.streams import upload
 
 __all__ = ["gather", "outputs_for", "sent"]
@@ -28,7 +28,7 @@ def gather(source: torch.Tensor, ids: np.ndarray[Any, Any]) -> torch.Tensor:
     out = empty((len(ids), *source.shape[1:]), source.dtype)
     row_bytes = source[0].numel() * source.element_size() if len(source) else 0
     if row_bytes and len(ids):
-        cpu.gather_rows(_bytes(source), row_bytes, ids, _bytes(out))
+        gather_rows(_bytes(source), row_bytes, ids, _bytes(out))
     return out
 
 

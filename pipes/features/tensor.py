@@ -11,6 +11,7 @@ from hopline.pipes.checks import check_ids, check_mapping, check_values
 from hopline.pipes.features.feature import Feature
 from hopline.pipes.features.rows import gather, outputs_for, sent
 from hopline.pipes.kernels.dispatch import check_triton, on_device
+from hopline.pipes.large_pages import LargePages
 from hopline.pipes.move import check_device, move
 from hopline.pipes.page_lock import PageLock, page_lock, page_locked_copy
 from hopline.pipes.pinning import is_pinned
@@ -54,6 +55,7 @@ class TorchBasedFeature(Feature):
         # Of the tensor, where this feature has pinned it. What is read then is the lock's tensor,
         # which may be a copy, or a file's pages.
         self._lock: PageLock | None = None
+        self._large_pages: LargePages | None = None  # for reads by the CPU
         self._metadata = dict(metadata or {})
 
     def read(self, ids: torch.Tensor | None = None) -> torch.Tensor:
@@ -77,7 +79,16 @@ class TorchBasedFeature(Feature):
             return tensor[checked.to(tensor.device)]
         with outputs_for(ids.device):
             rows = gather(tensor, checked.numpy())
+        if lock is None:
+            self._use_large_pages(tensor, rows.nbytes)
         return sent(rows, ids.device)
+
+    def _use_large_pages(self, tensor: torch.Tensor, used: int) -> None:
+        """Moves some of the rows to large pages, for what was read."""
+        pages = self._large_pages
+        if pages is None or not pages.is_of(tensor):
+            pages = self._large_pages = LargePages(tensor)
+        pages.advance(used)
 
     def _locked(self) -> PageLock | None:
         """The lock of rows in page-locked memory, also if somebody else has pinned them."""
@@ -101,6 +112,9 @@ class TorchBasedFeature(Feature):
     def update(self, value: torch.Tensor, ids: torch.Tensor | None = None) -> None:
         """Replaces rows, or the whole tensor; see `Feature.update`.
 
+        The whole tensor may be replaced by one with rows of another shape, e.g. by what a layer
+        made of it; its dtype counts then. Rows of the same shape take the feature's dtype.
+
         Raises:
             TypeError: value or ids are no tensors of the right kind.
             ValueError: the shapes do not fit, or the feature's dtype cannot hold the value's.
@@ -109,26 +123,28 @@ class TorchBasedFeature(Feature):
         if not isinstance(value, torch.Tensor):
             raise TypeError(f"value is a {type(value).__name__}; expected a torch.Tensor")
         check_values(value, "value")
-        if value.dim() < 1 or value.shape[1:] != self.size():
+        reshaped = value.shape[1:] != self.size()
+        if value.dim() < 2 or (reshaped and ids is not None):
             raise ValueError(
                 f"value has rows of shape {tuple(value.shape[1:])}; the feature has "
                 f"{tuple(self.size())}"
             )
-        if not torch.can_cast(value.dtype, self._tensor.dtype):
+        kept = value.dtype if reshaped else self._tensor.dtype
+        if not torch.can_cast(value.dtype, kept):
             raise ValueError(
-                f"value has dtype {value.dtype}, which {self._tensor.dtype}, the feature's, cannot "
+                f"value has dtype {value.dtype}, which {kept}, the feature's, cannot "
                 "hold; convert it first"
             )
         if ids is None:
             if len(value) != self.count():
                 raise ValueError(f"value has {len(value)} rows; the feature has {self.count()}")
-            device, dtype = self._tensor.device, self._tensor.dtype
+            device = self._tensor.device
             lock = None
             if self._locked() is not None:
-                lock = page_locked_copy(value.detach().to(device, dtype))
+                lock = page_locked_copy(value.detach().to(device, kept))
                 new = lock.tensor
             else:
-                new = value.detach().to(device, dtype, copy=True).contiguous()
+                new = value.detach().to(device, kept, copy=True).contiguous()
             self._wait()
             self._tensor, self._lock = new, lock
             return
@@ -205,7 +221,7 @@ class TorchBasedFeature(Feature):
 
     def __getstate__(self) -> dict[str, Any]:
         # Travels unpinned. Sharing memory with another process would move it from under the lock.
-        state = dict(self.__dict__, _lock=None)
+        state = dict(self.__dict__, _lock=None, _large_pages=None)
         storage: Any = self._tensor.untyped_storage()
         if is_pinned(self._tensor) and not storage.is_shared():
             state["_tensor"] = self._tensor.clone()

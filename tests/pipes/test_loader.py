@@ -74,10 +74,13 @@ def test_without_workers_all_is_done_by_the_caller():
     assert log.threads == {threading.current_thread().name}
 
 
-@pytest.mark.parametrize(("workers", "factor"), [(1, 1), (1, 3), (2, 2), (3, 1), (8, 2)])
-def test_so_many_are_in_the_making_and_no_more(workers, factor):
+@pytest.mark.parametrize(
+    ("workers", "factor", "limit"),
+    [(1, 1, 1), (1, 2, 2), (1, 3, 2), (2, 1, 2), (2, 2, 3), (3, 1, 3), (8, 2, 15)],
+)
+def test_so_many_are_in_the_making_and_no_more(workers, factor, limit):
+    """With the one in the reader's hands, workers * factor; or as many beside it."""
     log = Log()
-    limit = workers * factor
     chain = numbers(60, 1).pipe(Call, log)
     with hp.DataLoader(chain, num_workers=workers, prefetch_factor=factor) as loader:
         for delivered, _ in enumerate(loader, 1):
@@ -101,7 +104,7 @@ def test_a_walked_source_is_read_ahead_as_far_and_by_the_caller():
 
     with hp.DataLoader(read(), num_workers=2, prefetch_factor=3) as loader:
         for delivered, _ in enumerate(loader, 1):
-            assert len(log.keys) == min(delivered - 1 + 6, 30)
+            assert len(log.keys) == min(delivered - 1 + 5, 30)
     assert log.threads == {threading.current_thread().name}
 
 

@@ -11,7 +11,9 @@ import torch
 
 import hopline.pipes as hp
 from hopline.pipes.features.buffers import (
+    SLACK,
     SMALLEST_POOLED,
+    WINDOW,
     BufferPool,
     empty,
     empty_array,
@@ -98,6 +100,50 @@ def test_idle_memory_is_bounded_and_the_longest_idle_goes_first():
     assert again[0] == places[-1]
     pool.clear()
     assert pool.idle_bytes == 0
+
+
+def test_lent_and_idle_are_no_more_than_was_lent_at_once_of_late():
+    pool = BufferPool()
+    kept = [pool.empty((4 << 20,), torch.uint8) for _ in range(3)]
+    del kept
+    assert pool.idle_bytes == 12 << 20
+    # Another size: the idle ones make room for it before it is allocated.
+    other = pool.empty((7 << 20,), torch.uint8)
+    assert pool.idle_bytes == 4 << 20
+    del other
+    assert pool.idle_bytes <= (12 << 20) * (SLACK + 1) // SLACK
+    # One at a time from now on: after a while one is all that is kept.
+    for _ in range(2 * WINDOW):
+        pool.empty((4 << 20,), torch.uint8)
+    assert pool.idle_bytes == 4 << 20
+
+
+def test_a_buffer_somewhat_too_large_is_used():
+    pool = BufferPool()
+    place = pool.empty((5 << 20,), torch.uint8).data_ptr()
+    fitting = pool.empty((4 << 20,), torch.uint8)
+    assert fitting.data_ptr() == place
+    assert fitting.nbytes == 4 << 20
+    del fitting
+    smaller = pool.empty((2 << 20,), torch.uint8)
+    assert smaller.data_ptr() != place
+    assert pool.idle_bytes == 0  # both would be more than was ever lent
+
+
+def test_memory_that_cannot_be_had_is_not_counted(monkeypatch):
+    pool = BufferPool()
+    del_me = pool.empty((4 << 20,), torch.uint8)
+
+    def refuse(*arguments):
+        raise MemoryError("none left")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(np, "empty", refuse)
+        with pytest.raises(MemoryError, match="none left"):
+            pool.empty((64 << 20,), torch.uint8)
+    assert pool._lent_bytes == 4 << 20
+    del del_me
+    assert (pool._lent_bytes, pool.idle_bytes) == (0, 4 << 20)
 
 
 def test_sizes_alike_share_buffers_and_waste_little():

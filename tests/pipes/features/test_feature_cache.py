@@ -185,7 +185,7 @@ def test_updates_that_do_not_fit():
     with pytest.raises(ValueError, match="value has 5 rows; the feature has 4"):
         feature.update(torch.zeros(5, 2))
     with pytest.raises(ValueError, match="rows of shape"):
-        feature.update(torch.zeros(4, 3))
+        feature.update(torch.zeros(1, 3), ints(1))
     with pytest.raises(ValueError, match="got 1 ids for 2 rows"):
         feature.update(torch.zeros(2, 2), ints(1))
     with pytest.raises(TypeError, match=r"expected a torch\.Tensor"):

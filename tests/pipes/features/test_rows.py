@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 from hopline.pipes.features import buffers
 from hopline.pipes.features import rows as module
 from hopline.pipes.features.rows import gather
+from hopline.pipes.kernels.rows import FARTHEST, LONGEST, gather_rows
+from hopline.pipes.npy import read_npy
 from tests.pipes.features.test_tensor import DTYPES, SHAPES, rows
 from tests.stage_checks import assert_same
 
@@ -29,6 +31,37 @@ def test_against_indexing(count, shape, dtype, wide, data):
     got = gather(source, ids)
     assert_same(got, source[torch.tensor(picks, dtype=torch.int64)])
     assert got.is_contiguous()
+
+
+@pytest.mark.parametrize("row_bytes", [1, 3, 16, 63, 64, 65, 100, 400, LONGEST, LONGEST + 1, 5000])
+@pytest.mark.parametrize("count", [0, 1, FARTHEST - 1, FARTHEST + 90])
+def test_at_any_address(row_bytes, count):
+    """Nothing is written beside the output, and nothing else is read."""
+    rng = np.random.default_rng(row_bytes * 1000 + count)
+    memory = rng.integers(0, 256, 40 * row_bytes + 200, np.uint8)
+    for shift in (0, 1, 8, 63, 64, 128, 130):
+        source = memory[shift : shift + 40 * row_bytes]
+        for dtype in (np.int32, np.int64):
+            ids = rng.integers(0, 40, count).astype(dtype)
+            ids[-1:] = 39
+            around = np.full(count * row_bytes + 200, 77, np.uint8)
+            out = around[100 - shift // 2 :][: count * row_bytes]
+            gather_rows(source, row_bytes, ids, out)
+            assert np.array_equal(out.reshape(count, row_bytes), source.reshape(40, row_bytes)[ids])
+            assert np.count_nonzero(around == 77) >= 200
+            assert (around[: 100 - shift // 2] == 77).all()
+            assert (around[100 - shift // 2 + len(out) :] == 77).all()
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.int8, np.complex128])
+def test_rows_of_a_mapped_file(tmp_path, dtype):
+    array = np.arange(500 * 33).reshape(500, 33).astype(dtype)
+    np.save(tmp_path / "x.npy", array)
+    ids = np.arange(499, -1, -1)
+    for start in (0, 1, 7):  # views begin anywhere in a page
+        source = read_npy(tmp_path / "x.npy")[start:]
+        got = gather(source, ids[start:])
+        assert np.array_equal(got.numpy(), array[start:][ids[start:]])
 
 
 def test_one_dimension():
