@@ -22,6 +22,7 @@ __all__ = [
     "check_probability",
     "check_tensor",
     "feature_of",
+    "is_plain",
 ]
 
 LOADER = ("__iter__", "epoch", "state_dict", "load_state_dict")
@@ -119,3 +120,22 @@ def feature_of(minibatch: MiniBatch, taker: str) -> torch.Tensor:
             "a function of your own as forward"
         )
     return features["feat"]
+
+
+def is_plain(module: nn.Module, kind: type[nn.Module]) -> bool:
+    """Whether a call of a module does what its class says and nothing else.
+
+    Not so for a subclass (as `torch.nn.utils.parametrize` makes), with a `forward` of its own, or
+    with hooks, be they of all modules.
+    """
+    return (
+        type(module) is kind
+        and "forward" not in module.__dict__
+        and not (
+            module._forward_hooks
+            or module._forward_pre_hooks
+            or module._backward_hooks
+            or module._backward_pre_hooks
+        )
+        and not nn.modules.module._has_any_global_hook()  # type: ignore[no-untyped-call]
+    )

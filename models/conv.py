@@ -7,8 +7,15 @@ from collections.abc import Sized
 import torch
 from torch import nn
 
-from hopline.models.aggregate import HALF, check_floating, mean_aggregate
-from hopline.models.checks import check_block, check_list, check_on_block, check_tensor
+from hopline.models.aggregate import HALF, check_floating, join_mean, mean_aggregate
+from hopline.models.checks import (
+    check_block,
+    check_list,
+    check_on_block,
+    check_tensor,
+    is_plain,
+)
+from hopline.models.linear import linear
 from hopline.pipes.subgraph import Block
 
 __all__ = ["SAGEConv"]
@@ -138,8 +145,28 @@ class SAGEConv(nn.Module):
         """
         check_input(block, x, self.in_size)
         x = in_dtype_of(x, self.fc_self.weight)
+        if self._joins(block, x) and self._sum_first(block):
+            weight = torch.cat([self.fc_self.weight, self.fc_neigh.weight], dim=1)
+            return linear(join_mean(block, x), weight, self.fc_self.bias)
         out: torch.Tensor = self.fc_self(x[: block.num_dst_nodes()])
         return out + self._neighbors(block, x)
+
+    def _joins(self, block: Block, x: torch.Tensor) -> bool:
+        """Whether one product with both weights may take the place of two.
+
+        Not where somebody changed the linear maps, by hooks or by other modules in their place.
+        """
+        maps = (self.fc_self, self.fc_neigh)
+        return (
+            x.device.type == "cpu"
+            and x.dtype in (torch.float32, torch.float64)
+            and not torch.is_autocast_enabled("cpu")
+            and block.num_src_nodes() >= block.num_dst_nodes()
+            and all(is_plain(each, nn.Linear) for each in maps)
+            and all(
+                each.weight.device == x.device and each.weight.dtype == x.dtype for each in maps
+            )
+        )
 
     def _neighbors(self, block: Block, x: torch.Tensor) -> torch.Tensor:
         if self._sum_first(block):

@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import nn
 
+from hopline.models.activation_kernels import VALUES, draw_kept
 from hopline.models.checks import check_probability
 from hopline.models.operators import operator
+from hopline.models.ranges import even_bounds, in_ranges
 
-__all__ = ["Dropout"]
+__all__ = ["LEVELS", "Dropout", "draw_key"]
 
-WORDS = 4  # draws of 16 bits that one draw of 64 bits gives
-LEVELS = 1 << 16
+LEVELS = 1 << 16  # draws have 16 bits
+
+
+def draw_key() -> np.uint64:
+    """One draw of torch's default generator, the key of all draws of a mask."""
+    word = torch.empty((), dtype=torch.int64).random_(-(2**63), None)
+    return np.uint64(int(word) % (1 << 64))
 
 
 def _scale_run(x: torch.Tensor, p: float) -> torch.Tensor:
     """0 or 1 / (1 - p) for each value of x."""
-    count = x.numel()
-    draws = torch.empty(-(-count // WORDS), dtype=torch.int64).random_(-(2**63), None)
-    # A word is below the threshold with probability threshold / 2**16.
-    kept = draws.view(torch.int16)[:count] >= round(p * LEVELS) - LEVELS // 2
+    kept = torch.empty(x.numel(), dtype=torch.bool)
+    key, threshold, target = draw_key(), np.uint16(round(p * LEVELS)), kept.numpy()
+    bounds = even_bounds(len(target), len(target), VALUES)
+    in_ranges(bounds, lambda low, high: draw_kept(key, threshold, low, high, target))
     return kept.to(x.dtype).mul_(1 / (1 - p)).view(x.shape)
 
 
@@ -36,9 +44,9 @@ class Dropout(nn.Module):
     """Sets values to 0 with a probability, in training; scales the others to keep the mean.
 
     `torch.nn.Dropout` draws one variate a value, which takes longer on the CPU than a layer's
-    matrix product. This one cuts 64-bit draws of the same default generator in four, so `keyed_rng`
-    and `torch.manual_seed` work as usual, and meets the probability to within 2**-17. On other
-    devices it is torch's own.
+    matrix product. This one takes a single draw of the same default generator as the key of all
+    others, so `keyed_rng` and `torch.manual_seed` work as usual, and meets the probability to
+    within 2**-17. On other devices it is torch's own.
 
     Args:
         p: probability of a 0.

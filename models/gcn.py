@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 
+from hopline.models.activation import relu_dropout
 from hopline.models.aggregate import check_floating, count_out_degrees, sum_aggregate
 from hopline.models.checks import check_tensor
 from hopline.models.conv import check_blocks, check_input, check_sizes, in_dtype_of, sums_first
@@ -290,5 +291,5 @@ class GCN(nn.Module):
             degrees = (degrees, degrees[: block.num_dst_nodes()])
         x = self.layers[i](block, x, degrees=degrees)
         if i < len(self.layers) - 1:
-            x = self.dropout(torch.relu(x))
+            x = relu_dropout(x, self.dropout)
         return x

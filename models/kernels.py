@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
-from numba import njit
+from llvmlite import ir
+from numba import njit, types
+from numba.core import cgutils
+from numba.extending import intrinsic
 
 from hopline.pipes.kernels.compiling import kernel
 
@@ -21,7 +25,11 @@ __all__ = [
     "spread_weighted_rows",
     "sum_rows",
     "sum_weighted_rows",
+    "transpose_edges",
 ]
+
+AHEAD = 8  # edges between the prefetch of a row and its use
+LINES_AHEAD = 16  # cache lines of a row that are asked for; its others follow by themselves
 
 # A row is added to the output row while that stays in the first-level cache, so each edge costs one
 # read of a source row. Views of rows let LLVM use vector instructions.
@@ -30,8 +38,29 @@ __all__ = [
 # nothing past it is done. Kernels of a backward pass rely on that check.
 
 
+@intrinsic
+def _prefetch(typingctx: Any, array: Any, position: Any) -> Any:
+    """Asks for the cache line of array[position]; any position is allowed."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        array_type, _ = signature.args
+        data = context.make_array(array_type)(context, builder, args[0]).data
+        pointer = builder.gep(data, [args[1]])
+        pointer = builder.bitcast(pointer, cgutils.voidptr_t)
+        word = ir.IntType(32)
+        function = cgutils.get_or_insert_function(
+            builder.module,
+            ir.FunctionType(ir.VoidType(), [cgutils.voidptr_t, word, word, word]),
+            "llvm.prefetch.p0",
+        )
+        builder.call(function, [pointer, word(0), word(3), word(1)])
+        return context.get_dummy_value()
+
+    return types.void(array, types.intp), codegen
+
+
 @kernel
-def sum_rows(indptr, indices, x, mean, out):
+def sum_rows(indptr, indices, x, mean, low, high, out):
     """out[i] = sum or mean of x[indices[e]] over the edges e of column i; 0 where there are none.
 
     Args:
@@ -39,54 +68,100 @@ def sum_rows(indptr, indices, x, mean, out):
         indices: integer[num_edges].
         x: float[num_src, width].
         mean: whether to divide by the number of edges.
-        out: float[num_dst, width], of x's dtype.
+        low: first column of those to do.
+        high: the column behind them.
+        out: float[num_dst, parts, width], of x's dtype. The sum is the last part; with two, the
+            first is a copy of x[i], and there are as many sources as destinations at least.
 
     Returns:
         -1, or the first bad column.
     """
-    for i in range(out.shape[0]):
+    parts, width, count = out.shape[1], x.shape[1], indices.shape[0]
+    flat = x.reshape(-1)
+    line = max(64 // x.itemsize, 1)
+    asked = min(width, LINES_AHEAD * line)
+    for i in range(low, high):
         first, last = indptr[i], indptr[i + 1]
-        if first < 0 or last < first or last > indices.shape[0]:
+        if first < 0 or last < first or last > count:
             return i
-        total = out[i]
+        if parts > 1:
+            total, row = out[i, 0], x[i]
+            for k in range(total.shape[0]):
+                total[k] = row[k]
+        total = out[i, parts - 1]
         for k in range(total.shape[0]):
             total[k] = 0
         for e in range(first, last):
+            if e + AHEAD < count:
+                start = np.int64(indices[e + AHEAD]) * width
+                for k in range(0, asked, line):
+                    _prefetch(flat, start + k)
             if indices[e] < 0 or indices[e] >= x.shape[0]:
                 return i
             row = x[indices[e]]
             for k in range(total.shape[0]):
                 total[k] += row[k]
         if mean and last - first > 1:
-            count = x.dtype.type(last - first)
+            degree = x.dtype.type(last - first)
             for k in range(total.shape[0]):
-                total[k] /= count
+                total[k] /= degree
     return -1
 
 
 @kernel
-def spread_rows(indptr, indices, grad_out, mean, grad_x):
-    """Transpose of `sum_rows`: adds grad_out[i], or grad_out[i] / degree, to grad_x[indices[e]].
+def transpose_edges(indptr, indices, starts, columns):
+    """The edges by source: those of source j are in columns[starts[j]:starts[j + 1]].
 
     Args:
         indptr: int64[num_dst + 1].
         indices: integer[num_edges], in range.
-        grad_out: float[num_dst, width].
-        mean: whether to divide by the number of edges.
-        grad_x: float[num_src, width], of grad_out's dtype, zeros.
+        starts: int64[num_src + 2], zeros; its last entry is of no use afterwards.
+        columns: integer[num_edges], the column of each edge, rising for one source.
     """
-    scaled = np.empty(grad_out.shape[1], grad_out.dtype)
-    for i in range(grad_out.shape[0]):
-        first, last = indptr[i], indptr[i + 1]
-        row = grad_out[i]
-        if mean and last - first > 1:
-            count = grad_out.dtype.type(last - first)
-            for k in range(row.shape[0]):
-                scaled[k] = row[k] / count
-            row = scaled
-        for e in range(first, last):
-            total = grad_x[indices[e]]
-            for k in range(row.shape[0]):
+    for e in range(indptr[0], indptr[-1]):
+        starts[indices[e] + 2] += 1
+    for j in range(2, starts.shape[0]):
+        starts[j] += starts[j - 1]
+    for i in range(indptr.shape[0] - 1):
+        for e in range(indptr[i], indptr[i + 1]):
+            position = starts[indices[e] + 1]
+            columns[position] = i
+            starts[indices[e] + 1] = position + 1
+
+
+@kernel
+def spread_rows(starts, columns, indptr, grad_out, mean, low, high, grad_x):
+    """Transpose of `sum_rows`: sums grad_out[i], or grad_out[i] / degree, over the edges of a row.
+
+    Args:
+        starts: int64[num_src + 2], as `transpose_edges` gives it.
+        columns: integer[num_edges], as `transpose_edges` gives it.
+        indptr: int64[num_dst + 1].
+        grad_out: float[num_dst, parts, width], of `sum_rows`' out.
+        mean: whether to divide by the number of edges.
+        low: first source of those to do.
+        high: the source behind them.
+        grad_x: float[num_src, width], of grad_out's dtype.
+    """
+    parts = grad_out.shape[1]
+    for j in range(low, high):
+        total = grad_x[j]
+        for k in range(total.shape[0]):
+            total[k] = 0
+        for p in range(starts[j], starts[j + 1]):
+            i = columns[p]
+            row = grad_out[i, parts - 1]
+            degree = indptr[i + 1] - indptr[i]
+            if mean and degree > 1:
+                divisor = grad_out.dtype.type(degree)
+                for k in range(total.shape[0]):
+                    total[k] += row[k] / divisor
+            else:
+                for k in range(total.shape[0]):
+                    total[k] += row[k]
+        if parts > 1 and j < grad_out.shape[0]:
+            row = grad_out[j, 0]
+            for k in range(total.shape[0]):
                 total[k] += row[k]
 
 

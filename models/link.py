@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from hopline.models.activation import relu_dropout
 from hopline.models.aggregate import HALF
 from hopline.models.checks import check_model, check_tensor, feature_of
 from hopline.models.dropout import Dropout
@@ -192,7 +193,7 @@ class MLPPredictor(nn.Module):
         first: nn.Linear = self.layers[0]  # type: ignore[assignment]
         x = _products(h, links, dot=False).to(first.weight.dtype)
         for i, layer in enumerate(self.layers):
-            x = layer(x if i == 0 else self.dropout(torch.relu(x)))
+            x = layer(x if i == 0 else relu_dropout(x, self.dropout))
         return x.squeeze(1)
 
 

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.autograd.function import once_differentiable
 
+from hopline.models.activation import relu_dropout
 from hopline.models.aggregate import check_floating, mean_aggregate
 from hopline.models.checks import check_tensor
 from hopline.models.conv import check_blocks, check_sizes, in_dtype_of, sums_first
@@ -328,7 +329,7 @@ class RGCN(nn.Module):
         """
         out: Rows = self.layers[i](blocks, _cut(x, blocks))
         if i < len(self.layers) - 1:
-            out = {ntype: self.dropout(torch.relu(rows)) for ntype, rows in out.items()}
+            out = {ntype: relu_dropout(rows, self.dropout) for ntype, rows in out.items()}
         return out
 
 

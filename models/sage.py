@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 
+from hopline.models.activation import relu_dropout
 from hopline.models.checks import check_list
 from hopline.models.conv import SAGEConv
 from hopline.models.dropout import Dropout
@@ -93,5 +94,5 @@ class SAGE(nn.Module):
             raise IndexError(f"layer {i} of {len(self.layers)}")
         x = self.layers[i](block, x)
         if i < len(self.layers) - 1:
-            x = self.dropout(torch.relu(x))
+            x = relu_dropout(x, self.dropout)
         return x
