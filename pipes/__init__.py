@@ -178,3 +178,10 @@ __all__ = [
     "unique_and_compact_csc_formats",
     "wrap_with_cached_feature",
 ]
+
+
+def __getattr__(name: str) -> object:
+    # Says what to use for a name that GraphBolt has, or had.
+    from hopline.pipes.former_names import no_such_name
+
+    raise no_such_name(__name__, name)

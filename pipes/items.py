@@ -99,7 +99,7 @@ class ItemSet:
         if isinstance(items, bool):
             raise TypeError("items is a bool; expected an int, a tensor, a tuple or a sequence")
         self._count: int | None = None
-        self._columns: tuple[Any, ...] = ()
+        self._items: tuple[Any, ...] = ()
         if isinstance(items, int | np.integer):
             if items < 0:
                 raise ValueError(f"number of items is {items}; expected 0 or more")
@@ -107,11 +107,11 @@ class ItemSet:
         elif isinstance(items, tuple):
             if not items:
                 raise ValueError("items is an empty tuple; expected one column or more")
-            self._columns = tuple(_check_column(c, f"items[{k}]") for k, c in enumerate(items))
+            self._items = tuple(_check_column(c, f"items[{k}]") for k, c in enumerate(items))
         else:
-            self._columns = (_check_column(items, "items"),)
+            self._items = (_check_column(items, "items"),)
         self._single = not isinstance(items, tuple)
-        lengths = [_length(column) for column in self._columns]
+        lengths = [_length(column) for column in self._items]
         if len(set(lengths)) > 1:
             raise ValueError(f"columns have lengths {lengths}; expected one length for all")
         self._len = self._count if self._count is not None else lengths[0]
@@ -141,7 +141,7 @@ class ItemSet:
     @property
     def num_items(self) -> int:
         """Number of columns."""
-        return 1 if self._count is not None else len(self._columns)
+        return 1 if self._count is not None else len(self._items)
 
     def __len__(self) -> int:
         return self._len
@@ -166,7 +166,7 @@ class ItemSet:
             index = _wrap(int(index), self._len)
         if self._count is not None:
             return self._numbers(index)
-        picked = tuple(self._pick(column, index) for column in self._columns)
+        picked = tuple(self._pick(column, index) for column in self._items)
         return picked[0] if self._single else picked
 
     def _numbers(self, index: int | slice | torch.Tensor) -> torch.Tensor:

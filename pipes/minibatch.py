@@ -16,6 +16,20 @@ __all__ = ["MiniBatch", "check_minibatch"]
 
 Value = torch.Tensor | dict[str, torch.Tensor]
 
+# Attributes that GraphBolt's mini-batches had once, and what to use.
+FORMER = {
+    "compacted_node_pairs": "compacted_seeds[labels == 1].T",
+    "negative_node_pairs": "compacted_seeds[labels == 0].T",
+    "negative_srcs": "seeds[labels == 0][:, 0]",
+    "negative_dsts": "seeds[labels == 0][:, 1]",
+    "node_pairs": "seeds",
+    "node_pairs_with_labels": "compacted_seeds.T and labels",
+    "positive_node_pairs": "compacted_seeds[labels == 1].T",
+    "seed_nodes": "seeds",
+    "to_dgl": "the mini-batch itself, which has blocks",
+    "to_dgl_blocks": "blocks",
+}
+
 
 @dataclass(repr=False, kw_only=True)
 class MiniBatch:
@@ -76,8 +90,9 @@ class MiniBatch:
         extra = self.__dict__.get("extra", {})
         if name in extra:
             return extra[name]
+        hint = f"; use {FORMER[name]}" if name in FORMER else ""
         raise AttributeError(
-            f"MiniBatch has no attribute {name!r}; further columns here: {sorted(extra)}"
+            f"MiniBatch has no attribute {name!r}{hint}; further columns here: {sorted(extra)}"
         )
 
     def __setattr__(self, name: str, value: Any) -> None:

@@ -185,8 +185,8 @@ def _degrees(indptr: torch.Tensor, output_size: int | None) -> torch.Tensor:
     if len(indptr) == 0:
         raise ValueError("indptr is empty; expected one entry more than there are columns")
     degrees = torch.diff(_wide(indptr))
-    if indptr.device.type != "cpu":
-        return degrees  # unread: a look would wait for the device
+    if indptr.device.type != "cpu" or torch.compiler.is_compiling():
+        return degrees  # unread: a look would wait for the device, or break a compiled graph
     if len(degrees) and int(degrees.min()) < 0:
         column = int((degrees < 0).nonzero()[0])
         raise ValueError(

@@ -38,6 +38,10 @@ class SubgraphSampler(Stage):
         super().__init__(source)
         parameters = inspect.signature(self.sample_subgraphs).parameters.values()
         self._takes_key = any(p.name == "key" or p.kind is p.VAR_KEYWORD for p in parameters)
+        plain = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+        self._takes_windows = len([p for p in plain if p.name != "key"]) > 2 or any(
+            p.kind is p.VAR_POSITIONAL for p in parameters
+        )
 
     def sample_subgraphs(
         self,
@@ -46,6 +50,8 @@ class SubgraphSampler(Stage):
         seeds_pre_time_window: Any = None,
     ) -> tuple[Any, list[SampledSubgraph]]:
         """Samples the hops of one mini-batch.
+
+        A sampler without time windows may leave the last argument out.
 
         A sampler that draws takes a further argument `key`, the mini-batch's (seed, epoch, index),
         and derives every draw from it; so the same mini-batch is drawn on any thread, and after a
@@ -77,9 +83,10 @@ class SubgraphSampler(Stage):
         if origin is not None:
             times = _of_ends(times, origin, seeds, "timestamp")
             windows = _of_ends(windows, origin, seeds, "pre_time_window")
+        columns = (nodes, times, windows) if self._takes_windows else (nodes, times)
         further = {"key": minibatch.key} if self._takes_key else {}
         minibatch.input_nodes, minibatch.sampled_subgraphs = self.sample_subgraphs(
-            nodes, times, windows, **further
+            *columns, **further
         )
         if compacted is not None:
             minibatch.compacted_seeds = compacted

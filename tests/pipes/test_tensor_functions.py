@@ -204,3 +204,13 @@ def test_pointers_on_a_device_that_cannot_be_looked_at():
     indptr = torch.zeros(4, dtype=torch.int64, device="meta")
     assert hp.expand_indptr(indptr, torch.int32, output_size=7).shape == (7,)
     assert hp.indptr_edge_ids(indptr, torch.int32, output_size=7).shape == (7,)
+
+
+def test_columns_of_edges_are_one_graph_under_compile():
+    def columns(indptr, total):
+        return hp.expand_indptr(indptr, output_size=total)
+
+    torch._dynamo.reset()
+    compiled = torch.compile(columns, fullgraph=True, backend="eager")
+    indptr = torch.tensor([0, 2, 2, 5])
+    assert torch.equal(compiled(indptr, 5), columns(indptr, 5))

@@ -167,6 +167,7 @@ TABLE: list[Entry] = [
     ("preprocess_ondisk_dataset", lambda: prepare(EMPTY.name, max_memory="1G"), TypeError, "max_memory is '1G'; expected an int"),
     ("preprocess_ondisk_dataset", lambda: prepare(EMPTY.name, "yes"), TypeError, "include_original_edge_id is 'yes'; expected True"),
     ("preprocess_ondisk_dataset", lambda: prepare(EMPTY.name, None, 1), TypeError, "force_preprocess is 1; expected True"),
+    ("preprocess_ondisk_dataset", lambda: prepare(EMPTY.name, progress="yes"), TypeError, "progress is 'yes'; expected True"),
     ("preprocess_ondisk_dataset", lambda: prepare(EMPTY.name), hp.MetadataError, "metadata.yaml"),
     ("OnDiskTask", lambda: hp.OnDiskTask({}, 5, None, None).train_set, TypeError, "train_set is a int; expected an ItemSet"),
     ("OnDiskTask", lambda: hp.OnDiskTask({}, None, None, FLOATS), TypeError, "test_set is a Tensor; expected an ItemSet"),

@@ -212,6 +212,8 @@ TABLE: list[Entry] = [
     ("DataLoader", lambda: loader(source(), True), TypeError, "num_workers is True; expected an int"),
     ("DataLoader", lambda: loader(source(), None), TypeError, "num_workers is None; expected an int"),
     ("DataLoader", lambda: loader(source(), prefetch_factor=0), ValueError, "prefetch_factor is 0; expected 1"),
+    ("DataLoader", lambda: loader(source(), num_gpu_cached_edges=5), ValueError, "give it to the sampler"),
+    ("DataLoader", lambda: loader(source(), gpu_cache_threshold=0), ValueError, "gpu_cache_threshold is 0; expected 1"),
     ("DataLoader.load_state_dict", lambda: loader(source()).load_state_dict(None), TypeError, "expected the dict .* got None"),
     ("DataLoader.load_state_dict", lambda: loader(source()).load_state_dict({}), TypeError, "expected the dict"),
     ("DataLoader.load_state_dict", lambda: loader(source()).load_state_dict({**STATE, "version": 0}), ValueError, "version 0; this release reads"),
