@@ -7,11 +7,13 @@ checkpoint or the new one. It is read with `weights_only=True`, so that it canno
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -51,13 +53,15 @@ def save_checkpoint(
         model: its state dict is kept; DistributedDataParallel is left aside.
         optimizer: its state dict is kept.
         loader: its place is kept.
-        extra: tensors, numbers, strings, and dicts, lists and tuples of such.
+        extra: tensors, numbers, strings, and dicts, lists and tuples of such. NumPy's numbers
+            become Python's.
 
     Returns:
         The file's path.
 
     Raises:
-        TypeError: an argument is of wrong kind.
+        TypeError: an argument is of wrong kind, or has a value that `load_checkpoint`, which runs
+            no code, could not read again.
         OSError: the file cannot be written; an earlier checkpoint is still there.
     """
     check_model(model)
@@ -68,10 +72,10 @@ def save_checkpoint(
     path.parent.mkdir(parents=True, exist_ok=True)
     content = {
         "version": VERSION,
-        "model": unwrap(model).state_dict(),
-        "optimizer": optimizer.state_dict(),
-        "loader": loader.state_dict(),
-        "extra": dict(extra or {}),
+        "model": _readable_model(unwrap(model).state_dict()),
+        "optimizer": _readable(optimizer.state_dict(), "the optimizer's state"),
+        "loader": _readable(loader.state_dict(), "the loader's state"),
+        "extra": _readable(dict(extra or {}), "extra"),
     }
     temporary = path.with_name(f".{FILE_NAME}.tmp")
     try:
@@ -86,6 +90,43 @@ def save_checkpoint(
         raise
     _sync_folder(path.parent)
     return path
+
+
+PLAIN = (type(None), bool, int, float, complex, str, bytes, torch.Tensor, nn.Parameter)
+
+
+def _readable(value: Any, where: str) -> Any:
+    """The value with Python's numbers for NumPy's.
+
+    Raises:
+        TypeError: it has a part that `torch.load(weights_only=True)` does not read.
+    """
+    if isinstance(value, np.generic):
+        value = value.item()
+    if type(value) in PLAIN:
+        return value
+    if type(value) is dict:
+        return {_readable(k, where): _readable(v, f"{where}[{k!r}]") for k, v in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(_readable(item, f"{where}[{i}]") for i, item in enumerate(value))
+    file = io.BytesIO()
+    try:
+        torch.save(value, file)
+        file.seek(0)
+        torch.load(file, weights_only=True)
+    except Exception as error:
+        raise TypeError(
+            f"{where} is a {type(value).__name__}, which a checkpoint cannot give back; expected "
+            "tensors, numbers, strings, and dicts, lists and tuples of such"
+        ) from error
+    return value
+
+
+def _readable_model(state: dict[str, Any]) -> dict[str, Any]:
+    # In place: the dict carries the versions of the modules.
+    for name, value in state.items():
+        state[name] = _readable(value, f"the model's state[{name!r}]")
+    return state
 
 
 def _sync_folder(folder: Path) -> None:

@@ -344,13 +344,16 @@ def _stop(processes: Sequence[Any]) -> list[int]:
     alive = [rank for rank, process in enumerate(processes) if process.is_alive()]
     for rank in alive:
         processes[rank].terminate()
+        if hasattr(signal, "SIGCONT"):  # a stopped process acts on nothing else
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(processes[rank].pid, signal.SIGCONT)
     try:
         deadline = time.monotonic() + GRACE
         for rank in alive:
             processes[rank].join(max(0.0, deadline - time.monotonic()))
     finally:
         for rank in alive:
-            # A stopped process, or one deep in native code, does not act on SIGTERM.
+            # A process that handles SIGTERM, and is deep in native code, does not act on it.
             with contextlib.suppress(ValueError):
                 processes[rank].kill()
             processes[rank].join()

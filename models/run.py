@@ -122,6 +122,8 @@ class TrainingRun:
         """
         if isinstance(value, bool) or not isinstance(value, int | float | np.number | torch.Tensor):
             raise TypeError(f"value is {value!r}; expected a number, the higher the better")
+        if isinstance(value, np.number | torch.Tensor):
+            value = value.item()
         if self._best_weights is None or value > self.best_value or math.isnan(self.best_value):
             self.best_value, self.best_epoch = value, self._epoch
             weights = unwrap(self.model).state_dict()

@@ -11,6 +11,8 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
+
 from hopline.pipes.minibatch import MiniBatch
 from hopline.pipes.stage import Chain, Source, Stage
 
@@ -226,7 +228,7 @@ def make_state(
         "version": STATE_VERSION,
         "epoch": epoch,
         "batch": batch,
-        "seed": source.seed if seed is None else seed,
+        "seed": int(source.seed if seed is None else seed),
         "source": after,
         "settings": _settings(source, stages),
     }
@@ -253,12 +255,21 @@ def _plain(value: Any, where: str) -> Any:
     Raises:
         TypeError: JSON has no such value.
     """
-    if value is None or isinstance(value, bool | int | float | str):
+    if isinstance(value, np.generic):
+        value = value.item()
+    if value is None or isinstance(value, bool):
         return value
+    # Of subclasses, such as enums, the plain value: `torch.load` reads no others.
+    if isinstance(value, int):
+        return int(value)
+    if isinstance(value, float):
+        return float(value)
+    if isinstance(value, str):
+        return "".join(value)
     if isinstance(value, list | tuple):
         return [_plain(item, where) for item in value]
     if isinstance(value, dict) and all(isinstance(key, str) for key in value):
-        return {key: _plain(item, where) for key, item in value.items()}
+        return {"".join(key): _plain(item, where) for key, item in value.items()}
     raise TypeError(
         f"{where} is {value!r:.200}; expected None, bool, int, float, str, or lists and dicts of "
         "such"
@@ -292,7 +303,7 @@ def check_state(source: Source, stages: tuple[Stage, ...], state: Mapping[str, A
     differ = [
         f"{key}: {theirs.get(key, 'absent')!r} in the state, {ours.get(key, 'absent')!r} here"
         for key in sorted(theirs.keys() | ours.keys())
-        if theirs.get(key, _ABSENT) != ours.get(key, _ABSENT)
+        if not _same(theirs.get(key, _ABSENT), ours.get(key, _ABSENT))
     ]
     if getattr(source, "seed_given", True) and source.seed != state["seed"]:
         differ.append(f"seed: {state['seed']} in the state, {source.seed} here")
@@ -305,6 +316,10 @@ def check_state(source: Source, stages: tuple[Stage, ...], state: Mapping[str, A
         raise ValueError(
             f"the state stands at mini-batch {state['batch']} of {len(source)}: it is damaged"
         )
+
+
+def _same(theirs: Any, ours: Any) -> bool:
+    return bool(theirs == ours) or repr(theirs) == repr(ours)  # NaN is the same as NaN
 
 
 _ABSENT = object()

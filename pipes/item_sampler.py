@@ -162,6 +162,19 @@ def _round_keys(seed: int, epoch: int, total: int) -> np.ndarray[Any, Any]:
     return keys
 
 
+def _copied(items: Any) -> Any:
+    """The same items in tensors and arrays of their own."""
+    if isinstance(items, torch.Tensor):
+        return items.clone()
+    if isinstance(items, np.ndarray):
+        return items.copy()
+    if isinstance(items, dict):
+        return {kind: _copied(columns) for kind, columns in items.items()}
+    if type(items) in (list, tuple):
+        return type(items)(_copied(item) for item in items)
+    return items
+
+
 def _flag(value: Any, name: str) -> bool:
     check_flag(value, name)
     return bool(value)
@@ -262,7 +275,8 @@ class ItemSampler(Source):
             items = self.item_set[torch.from_numpy(order)]
         else:
             items = self.item_set[low:high]
-        minibatch = self.minibatcher(items, self.item_set.names)
+        # A stage may change what it is given in place: the items must stay as they are.
+        minibatch = self.minibatcher(_copied(items), self.item_set.names)
         if isinstance(minibatch, MiniBatch):
             minibatch.key = (seed, epoch, -(-self._start // self.batch_size) + index)
         return minibatch

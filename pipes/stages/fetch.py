@@ -120,5 +120,7 @@ def _pairs(keys: Keys, what: str) -> list[tuple[str | None, str]]:
         listed = isinstance(names, Sequence | set | frozenset) and not isinstance(names, str)
         if not listed or not all(isinstance(name, str) for name in names):
             raise TypeError(f"{what} is {keys!r}; expected a list of names, or {{type: [names]}}")
-        pairs.extend((kind, name) for name in names)
+        # Sets come in another order in another process.
+        ordered = names if isinstance(names, Sequence) else sorted(names)
+        pairs.extend((kind, name) for name in ordered)
     return pairs

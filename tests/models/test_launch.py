@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -95,6 +96,15 @@ def test_a_rank_that_hangs_is_named_after_the_timeout(tmp_path, monkeypatch):
     assert "3 s" in str(caught.value)
     assert (caught.value.rank, caught.value.exit_code) == (1, None)
     assert_gone(tmp_path, 2)
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGSTOP"), reason="needs SIGSTOP")
+def test_a_stopped_rank_is_ended_without_a_second_wait():
+    process = multiprocessing.get_context("spawn").Process(target=time.sleep, args=(600,))
+    process.start()
+    os.kill(process.pid, signal.SIGSTOP)
+    assert importlib.import_module("hopline.models.launch")._stop([process]) == [0]
+    assert process.exitcode == -signal.SIGTERM  # not SIGKILL, which comes after the wait
 
 
 def test_a_rank_that_is_killed_in_mid_epoch_is_named(tmp_path):

@@ -232,3 +232,43 @@ def test_kernels_work_where_no_cache_can_be_written():
     done = run(script)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == "[0, 1, 2, 3, 4]"
+
+
+KERNEL = """
+    import errno, sys
+    sys.path.insert(0, {folder!r})
+    from numba.core.caching import IndexDataCacheFile
+    plain = IndexDataCacheFile._save_data
+    def save(self, name, data):
+        raise OSError(errno.ENOSPC, "No space left on device")
+    if {full}:
+        IndexDataCacheFile._save_data = save
+    import a_kernel
+    print(a_kernel.f(1))
+    """
+
+
+def test_a_full_disk_and_a_damaged_cache_only_cost_time(tmp_path):
+    source = tmp_path / "a_kernel.py"
+
+    def outcome(*, full=False):
+        script = KERNEL.format(folder=str(tmp_path), full=full)
+        done = run(script, NUMBA_CACHE_DIR=str(tmp_path / "cache"), PYTHONDONTWRITEBYTECODE="1")
+        return done.stdout.strip() or done.stderr
+
+    def write(number):
+        code = "from hopline.pipes.kernels.compiling import kernel\n\n\n@kernel\n"
+        source.write_text(f"{code}def f(x):\n    return x + {number}\n")
+
+    write(1)
+    assert outcome(full=True) == "2"
+    assert outcome() == "2"
+    # An older source's machine code is not taken for the new one's.
+    write(10)
+    assert outcome(full=True) == "11"
+    assert outcome() == "11"
+    for suffix in ("nbc", "nbi"):
+        (file,) = (tmp_path / "cache").rglob(f"*.{suffix}")
+        os.truncate(file, 40)
+        assert outcome() == "11"
+        assert file.stat().st_size > 40, "it was not written anew"

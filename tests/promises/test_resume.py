@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import copy
+import enum
+import io
 import itertools
 import json
+import math
 
+import numpy as np
 import pytest
 import torch
 import torchdata.nodes as tn
@@ -465,6 +469,71 @@ def test_settings_must_be_plain_values():
 
     with pytest.raises(TypeError, match=r"1:Odd\.settings\(\)\['weights'\] is tensor"):
         hp.DataLoader(Odd(numbers())).state_dict()
+
+
+class Level(enum.IntEnum):
+    HIGH = 3
+
+
+class Colour(enum.StrEnum):
+    RED = "red"
+
+
+class Tuned(hp.Stage):
+    """Passes mini-batches on, with any setting."""
+
+    def __init__(self, source, value):
+        super().__init__(source)
+        self.value = value
+
+    def __call__(self, minibatch):
+        return minibatch
+
+    def settings(self):
+        return {"value": self.value}
+
+
+@pytest.mark.parametrize(
+    ("value", "kind"),
+    [
+        (np.float64(0.1), float),
+        (np.float32(0.5), float),
+        (np.int64(3), int),
+        (np.bool_(True), bool),
+        (np.str_("a"), str),
+        (Level.HIGH, int),
+        (Colour.RED, str),
+        (math.nan, float),
+        (math.inf, float),
+    ],
+    ids=repr,
+)
+@pytest.mark.parametrize("inside", [lambda value: value, lambda value: {"a": [value]}])
+def test_a_state_is_plain_whatever_kinds_of_numbers_settings_have(value, kind, inside):
+    loader = hp.DataLoader(Tuned(numbers(), inside(value)))
+    state = loader.state_dict()
+    found = state["settings"]["1:Tuned.value"]
+    found = found["a"][0] if isinstance(found, dict) else found
+    assert type(found) is kind
+    file = io.BytesIO()
+    torch.save(state, file)
+    file.seek(0)
+    loader.load_state_dict(torch.load(file, weights_only=True))
+    loader.load_state_dict(json.loads(json.dumps(state)))
+    with pytest.raises(ValueError, match=r"1:Tuned\.value"):
+        hp.DataLoader(Tuned(numbers(), inside(-1.5))).load_state_dict(state)
+
+
+def test_seeds_and_ranks_that_are_subclasses_of_int_give_plain_states():
+    items = hp.ItemSet(9, names="seeds")
+    sampler = hp.DistributedItemSampler(
+        items, Level.HIGH, seed=Level.HIGH, num_replicas=np.int64(2), rank=np.int64(1)
+    )
+    for source in sampler, hp.IterableSource([], seed=Level.HIGH):
+        state = hp.DataLoader(source).state_dict()
+        assert {type(value) for value in (state["seed"], *state["settings"].values())} <= {
+            int, bool, str,
+        }  # fmt: skip
 
 
 def test_tuples_in_settings_survive_json():

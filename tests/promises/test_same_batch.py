@@ -9,6 +9,8 @@ import random
 import subprocess
 import sys
 import threading
+from multiprocessing import resource_sharer
+from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 
 import numpy as np
@@ -260,6 +262,72 @@ def test_two_loaders_on_one_chain():
     first, second = hp.DataLoader(pipe, num_workers=2), hp.DataLoader(pipe)
     pairs = list(zip(first, second, strict=True))
     assert trace(a for a, _ in pairs) == trace(b for _, b in pairs) == alone
+
+
+@pytest.mark.parametrize("name", SAMPLERS)
+@pytest.mark.parametrize("move", ["send", "share"])
+def test_moving_a_graphs_attributes_in_memory_changes_nothing(move, name):
+    # Sending a tensor to a process moves it to shared memory, and frees the memory it was in.
+    twin = homogeneous()
+    graph = build(twin, **attributes(twin))
+    pipe = SAMPLERS[name](hp.ItemSampler(timed(twin), 7, seed=1), graph, [3, 2])
+    before = trace(hp.DataLoader(pipe))
+    columns = [*(graph.edge_attributes or {}).values(), *(graph.node_attributes or {}).values()]
+    if move == "send":
+        ForkingPickler.dumps(pipe)
+        resource_sharer.stop()  # its thread would wait for the process
+    else:
+        for column in columns:
+            column.share_memory_()
+    # What takes the memory that was let go of.
+    others = [torch.full_like(column, 3) for column in columns for _ in range(20)]
+    assert trace(hp.DataLoader(pipe)) == before
+    assert len(others) == 20 * len(columns)
+
+
+def clear(value) -> None:
+    """Fills all tensors of a value with 0."""
+    if isinstance(value, torch.Tensor):
+        value.zero_()
+    elif isinstance(value, dict):
+        for item in value.values():
+            clear(item)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            clear(item)
+    elif hasattr(value, "__dict__"):
+        clear(vars(value))
+
+
+COLUMNS = {
+    "nodes": lambda: (torch.arange(1, 41), torch.arange(1, 41)),
+    "edges": lambda: (torch.arange(1, 81).view(40, 2) % 40, torch.arange(1, 41)),
+    "list": lambda: (torch.arange(1, 41), [torch.tensor([i]) for i in range(1, 41)]),
+}
+
+
+@pytest.mark.parametrize("columns", COLUMNS.values(), ids=COLUMNS)
+@pytest.mark.parametrize("shuffle", [False, True])
+@pytest.mark.parametrize("policy", [None, "sieve", "lru"])
+def test_stages_that_write_in_place_change_no_other_mini_batch(columns, shuffle, policy):
+    src, dst = torch.arange(200) * 7 % 41, torch.arange(200) * 3 % 41
+    graph = hp.from_coo(src, dst, 41, edge_attributes={"weight": torch.arange(200) % 4})
+    feature = hp.TorchBasedFeature(torch.arange(1.0, 83.0).view(41, 2))
+    if policy is not None:
+        feature = hp.cpu_cached_feature(feature, 8 * 60, policy)
+    pipe = (
+        hp.ItemSampler(hp.ItemSet(columns(), ("seeds", "labels")), 7, shuffle=shuffle, seed=2)
+        .sample_neighbor(graph, [-1, 3], prob_name="weight")
+        .fetch_feature(hp.BasicFeatureStore({("node", None, "x"): feature}), ["x"])
+    )
+    loader = hp.DataLoader(pipe)
+    start = loader.state_dict()
+    before = trace(loader)
+    loader.load_state_dict(start)
+    for minibatch in loader:
+        clear(minibatch)
+    loader.load_state_dict(start)
+    assert trace(loader) == before
 
 
 @pytest.mark.parametrize("make", TWINS.values(), ids=TWINS)

@@ -41,6 +41,20 @@ def typed_items() -> hp.HeteroItemSet:
     )
 
 
+def test_sets_of_names_are_read_in_one_order_in_all_processes():
+    # A set's own order changes with PYTHONHASHSEED: states would be refused after a restart.
+    names = [f"feat{i}" for i in range(20)]
+    store = hp.BasicFeatureStore(
+        {("node", None, name): hp.TorchBasedFeature(torch.zeros(40, 1)) for name in names}
+    )
+    for keys in (set(names), frozenset(names)):
+        chain = numbers(40, 8).fetch_feature(store, keys)
+        assert list(next(iter(chain)).node_features) == sorted(names)
+        assert chain.settings()["node_feature_keys"] == [[None, name] for name in sorted(names)]
+    given = numbers(40, 8).fetch_feature(store, names[::-1])
+    assert list(next(iter(given)).node_features) == names[::-1]
+
+
 def test_rows_follow_nodes_and_edges():
     chain = (
         numbers(40, 8)
