@@ -1,7 +1,8 @@
 """Tensors in .npy files: read whole or mapped, written whole, never by pickle.
 
 A mapped tensor is a private, copy-on-write mapping: processes share the pages of the file, and a
-write in place changes the process's own copy of a page, never the file.
+write in place changes the process's own copy of a page, never the file. The system reads ahead in
+files of up to half of the memory that the process may use; of larger ones just the pages asked for.
 
 A mapped file must keep its length: the system ends a process (SIGBUS) that reads a page which is
 gone from the file, and no exception can be raised. A new file moved to its place does no harm.
@@ -19,10 +20,14 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import torch
 
+from hopline.pipes.usable_memory import usable_memory
+
 __all__ = ["NpyLayout", "npy_layout", "read_npy", "write_npy"]
 
 # Python names it from version 3.13 on; this is its value where torch has wheels.
 NO_RESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)
+
+LARGE = 2  # files above 1 / LARGE of the usable memory are mapped without reading ahead
 
 # Types that .npy has no name for: stored as raw bits of an integer type.
 RAW_BITS = {"bfloat16": (torch.bfloat16, np.dtype(np.int16))}
@@ -168,6 +173,10 @@ def _map(path: Path, dtype: np.dtype[Any], shape: tuple[int, ...], offset: int) 
             raise OSError(
                 error.errno, f"{error.strerror} to map {length} bytes", str(path)
             ) from error
+    if length > usable_memory() // LARGE and hasattr(mmap, "MADV_RANDOM"):
+        # Rows and edges are read here and there. Reading ahead (up to megabytes, as the system is
+        # set) warms a file that fits in memory, and drives out of one that does not what is needed.
+        pages.madvise(mmap.MADV_RANDOM)
     return np.ndarray(shape, dtype, pages, offset - first)
 
 

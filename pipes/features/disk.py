@@ -35,7 +35,7 @@ class DiskBasedFeature(Feature):
         metadata: what else is known of it; `dtype: bfloat16` marks a file of raw bits.
         direct: False to read through the page cache, which keeps the pages asked for and no more,
             as far as memory goes; True to read past it; None to read past it if the file is larger
-            than half of the machine's memory and its filesystem can.
+            than half of the memory that the process may use and its filesystem can.
         num_threads: the most threads that read at once, besides those that call; None for a number
             that keeps a disk busy: 4 through the page cache, 32 past it.
 

@@ -22,6 +22,7 @@ import numpy as np
 
 from hopline.pipes.features.buffers import empty_array
 from hopline.pipes.kernels import disk
+from hopline.pipes.usable_memory import usable_memory
 
 __all__ = ["RowReader"]
 
@@ -83,7 +84,7 @@ class RowReader:
         self._offset = offset
         self._row_bytes = row_bytes
         if direct is None:
-            large = 2 * path.stat().st_size > _memory()
+            large = 2 * path.stat().st_size > usable_memory()
             self._descriptor, self.direct = _open(path, direct=large)
         else:
             self._descriptor, self.direct = _open(path, direct=direct)
@@ -246,14 +247,6 @@ class RowReader:
     def _row_at(self, ids: Array, position: int) -> int:
         """The first of the rows that ends behind the position in the file."""
         return int(ids[np.searchsorted(ids, (position - self._offset) // self._row_bytes)])
-
-
-def _memory() -> int:
-    """Bytes of the machine's memory; without end where it does not say."""
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, ValueError, OSError):
-        return 1 << 62
 
 
 def _open(path: Path, *, direct: bool) -> tuple[int, bool]:

@@ -72,6 +72,7 @@ INTERNAL = {
     "hopline.pipes.features.policies": None,
     "hopline.pipes.features.row_reader": None,
     "hopline.pipes.features.rows": None,
+    "hopline.pipes.usable_memory": None,
 }
 
 
