@@ -276,8 +276,8 @@ def _heterogeneous(
         indices, positions = empty_array(len(local), np.int32), empty_array(len(local), np.int64)
         starts, wrong = np.empty(len(ends) + 1, np.int64), np.empty(len(ends), np.int64)
         placed = typed.split_hop(
-            hop.segments, local, hop.positions, counts[number], sources, destinations, types,
-            ranks, indptr, indices, positions, starts, wrong,
+            hop.segments, local, hop.neighbors, hop.positions, counts[number], sources,
+            destinations, offsets, types, ranks, indptr, indices, positions, starts, wrong,
         )  # fmt: skip
         for etype, (source, _, _), bad in zip(edge_types, ends, wrong.tolist(), strict=True):
             if bad >= 0:

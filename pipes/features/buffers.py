@@ -7,6 +7,7 @@ once wait for each other. A buffer from the pool has its pages already.
 
 from __future__ import annotations
 
+import math
 import threading
 import weakref
 from collections import OrderedDict, deque
@@ -30,6 +31,14 @@ SLACK = 8  # 1 / SLACK of it may be idle besides, since mini-batches differ a li
 Buffer = np.ndarray[Any, Any]
 
 
+class _Loan(weakref.ref[Buffer]):
+    """Tells when what was lent has died; knows the buffer that it was a part of."""
+
+    __slots__ = ("buffer",)
+
+    buffer: Buffer
+
+
 class BufferPool:
     """Buffers of host memory; `empty` lends one, the death of its last tensor returns it.
 
@@ -50,7 +59,8 @@ class BufferPool:
         self._next_number = 0
         self._lent_bytes = 0
         self._most_lent = [0, 0]  # at once, in the window under way and in the one before
-        self._loans = 0
+        self._number_lent = 0
+        self._loans: dict[int, _Loan] = {}  # by their ids, to keep them until they end
         # Without it: a finaliser may run inside any allocation, also in one under the lock.
         self._returned: deque[Buffer] = deque()
 
@@ -71,13 +81,20 @@ class BufferPool:
 
     def empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         """An uninitialised CPU tensor."""
-        size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+        size = math.prod(shape) * dtype.itemsize
         if size < SMALLEST_POOLED:
             return torch.empty(shape, dtype=dtype)
+        flat = self._lent(size)
+        return flat.view(dtype).view(shape)
+
+    def _lent(self, size: int) -> torch.Tensor:
+        """uint8[size] in a buffer that comes back with the last tensor on it."""
         buffer = self._take(_rounded(size))
         lent = buffer[:size]  # its own array object: it lives as long as the tensor's storage
-        weakref.finalize(lent, self._give_back, buffer).atexit = False
-        return torch.from_numpy(lent).view(dtype).view(shape)
+        loan = _Loan(lent, self._give_back)
+        loan.buffer = buffer
+        self._loans[id(loan)] = loan
+        return torch.from_numpy(lent)
 
     def _take(self, size: int) -> Buffer:
         with self._lock:
@@ -95,10 +112,12 @@ class BufferPool:
 
     def _idle_buffer(self, size: int) -> Buffer | None:
         """The smallest idle buffer that is large enough and not much too large; under the lock."""
-        fitting = [found for found in self._by_size if size <= found <= size + size // SPARE]
-        if not fitting:
-            return None
-        found = min(fitting)
+        found = size
+        if size not in self._by_size:
+            fitting = [known for known in self._by_size if size < known <= size + size // SPARE]
+            if not fitting:
+                return None
+            found = min(fitting)
         return self._remove(self._by_size[found][-1])
 
     def _remove(self, number: int) -> Buffer:
@@ -113,15 +132,17 @@ class BufferPool:
 
     def _lend(self, size: int) -> None:
         """Counts a loan, and makes room for it before it is allocated; under the lock."""
-        if self._loans % WINDOW == 0:
+        if self._number_lent % WINDOW == 0:
             self._most_lent = [0, self._most_lent[0]]
-        self._loans += 1
+        self._number_lent += 1
         self._lent_bytes += size
-        self._most_lent[0] = max(self._most_lent[0], self._lent_bytes)
+        if self._lent_bytes > self._most_lent[0]:
+            self._most_lent[0] = self._lent_bytes
         self._trim()
 
-    def _give_back(self, buffer: Buffer) -> None:
-        self._returned.append(buffer)
+    def _give_back(self, loan: _Loan) -> None:
+        del self._loans[id(loan)]
+        self._returned.append(loan.buffer)
         # Never waits: whoever holds the lock, perhaps this very thread, collects at its next call.
         if self._lock.acquire(blocking=False):
             try:
@@ -131,6 +152,8 @@ class BufferPool:
 
     def _collect(self) -> None:
         """Files what was returned, and frees what is too much; under the lock."""
+        if not self._returned:
+            return
         while self._returned:
             buffer = self._returned.popleft()
             self._idle[self._next_number] = buffer
@@ -142,6 +165,8 @@ class BufferPool:
 
     def _trim(self) -> None:
         """Frees what has been idle longest, down to what is allowed; under the lock."""
+        if not self._idle:
+            return
         most = max(self._most_lent)
         allowed = min(self.max_idle_bytes, most + most // SLACK - self._lent_bytes)
         while self._idle and self._idle_bytes > allowed:
@@ -178,10 +203,9 @@ def empty(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
     Inside `page_locked_outputs` torch's caching host allocator is that pool. It notes copies that
     do not wait, and lends their memory anew only when they are done.
     """
-    if getattr(_thread, "page_locked", False) and torch.cuda.is_available():
-        size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
-        if size >= SMALLEST_POOLED:
-            return torch.empty(shape, dtype=dtype, pin_memory=True)
+    locked = getattr(_thread, "page_locked", False) and torch.cuda.is_available()
+    if locked and math.prod(shape) * dtype.itemsize >= SMALLEST_POOLED:
+        return torch.empty(shape, dtype=dtype, pin_memory=True)
     return _pool.empty(shape, dtype)
 
 

@@ -118,19 +118,21 @@ def split_nodes(nodes, offsets, node_types, ranks, counts, out):
 
 @kernel
 def split_hop(
-    segments, local, positions, columns, sources, destinations, node_types, ranks, indptr, indices,
-    edge_ids, starts, wrong,
+    segments, local, neighbors, positions, columns, sources, destinations, offsets, node_types,
+    ranks, indptr, indices, edge_ids, starts, wrong,
 ):  # fmt: skip
     """Splits a fused hop by edge type, one type after another.
 
     Args:
         segments: int64[n * T + 1].
         local: int32[picks], positions in the fused list.
+        neighbors: integer[picks], the sources' fused ids: nodes of the list at local.
         positions: int64[picks].
         columns: int64[num_node_types], destinations of each type; n in all.
         sources: int64[T], node type that each edge type starts from.
         destinations: int64[T], node type that each edge type ends in.
-        node_types: int32[rows], from `typed_ranks`.
+        offsets: int64[num_node_types + 1], first fused id of each node type.
+        node_types: int32[rows], from `typed_ranks`; only of the destinations.
         ranks: int32[rows], from `typed_ranks`.
         indptr: int64[...], out: pointers of each edge type, one more than its destinations.
         indices: int32[picks], out: positions in the list of the source type.
@@ -144,50 +146,51 @@ def split_hop(
         of their destination.
     """
     num_types = len(sources)
-    num_columns = columns.sum()
-    # Edge types by the node type that they end in.
-    first = np.zeros(len(columns) + 1, np.int64)
-    ending = np.empty(num_types, np.int64)
-    count = 0
-    for d in range(len(columns)):
-        first[d] = count
-        for t in range(num_types):
-            if destinations[t] == d:
-                ending[count] = t
-                count += 1
-    first[len(columns)] = count
-    starts[:] = 0
-    for i in range(num_columns):
+    # The destinations of each node type, in order.
+    ends = np.cumsum(columns)
+    cursor = ends - columns
+    listed = np.empty(columns.sum(), np.int64)
+    for i in range(len(listed)):
         d = node_types[i]
-        for x in range(first[d], first[d + 1]):
-            t = ending[x]
-            s = i * num_types + t
-            starts[t + 1] += segments[s + 1] - segments[s]
-    pointer = np.empty(num_types, np.int64)
-    cursor = np.empty(num_types, np.int64)
-    at = 0
+        listed[cursor[d]] = i
+        cursor[d] += 1
+    at = np.int64(0)
+    to = np.int64(0)
+    starts[0] = 0
     for t in range(num_types):
-        starts[t + 1] += starts[t]
-        cursor[t] = starts[t]
+        # Read one after another, sources tell their types sooner than the list does.
+        lowest = offsets[sources[t]]
+        beyond = offsets[sources[t] + 1]
+        d = destinations[t]
+        others = 0
         indptr[at] = 0
-        pointer[t] = at + 1
-        at += columns[destinations[t]] + 1
-        wrong[t] = -1
-    for i in range(num_columns):
-        d = node_types[i]
-        for x in range(first[d], first[d + 1]):
-            t = ending[x]
-            s = i * num_types + t
-            to = cursor[t]
-            source = sources[t]
+        at += 1
+        for x in range(ends[d] - columns[d], ends[d]):
+            s = listed[x] * num_types + t
             for e in range(segments[s], segments[s + 1]):
-                row = local[e]
-                if node_types[row] != source and wrong[t] < 0:
-                    wrong[t] = positions[e]
-                indices[to] = ranks[row]
+                source = np.int64(neighbors[e])
+                others += (source < lowest) | (source >= beyond)
+                indices[to] = ranks[local[e]]
                 edge_ids[to] = positions[e]
                 to += 1
-            cursor[t] = to
-            indptr[pointer[t]] = to - starts[t]
-            pointer[t] += 1
-    return starts[num_types]
+            indptr[at] = to - starts[t]
+            at += 1
+        starts[t + 1] = to
+        wrong[t] = -1
+        if others > 0:
+            wrong[t] = _first_other(
+                segments, neighbors, positions, listed[ends[d] - columns[d] : ends[d]], t,
+                num_types, lowest, beyond,
+            )  # fmt: skip
+    return to
+
+
+@kernel
+def _first_other(segments, neighbors, positions, listed, t, num_types, lowest, beyond):
+    """Position of the first edge of type t whose source is of another type; it has one."""
+    for i in listed:
+        s = i * num_types + t
+        for e in range(segments[s], segments[s + 1]):
+            if neighbors[e] < lowest or neighbors[e] >= beyond:
+                return positions[e]
+    return np.int64(-1)

@@ -198,10 +198,13 @@ def test_split_hop(data):
     lengths = [len(pointers) for pointers, *_ in expected.values()]
     indptr, indices = np.full(sum(lengths), -1), np.full(picks, -1, np.int32)
     edge_ids, starts, wrong = (np.full(m, -9) for m in (picks, num_types + 1, num_types))
+    # Types have 1,000 fused ids each, the last ones of them the list's.
+    offsets = np.arange(num_node_types + 1) * 1000
+    neighbors = np.array([1000 * kinds[row] + 999 - ranks[row] for row in local], np.int32)
     placed = typed.split_hop(
-        segments, np.array(local, np.int32), np.arange(100, 100 + picks), columns, sources,
-        destinations, np.array(kinds, np.int32), np.array(ranks, np.int32), indptr, indices,
-        edge_ids, starts, wrong,
+        segments, np.array(local, np.int32), neighbors, np.arange(100, 100 + picks), columns,
+        sources, destinations, offsets, np.array(kinds, np.int32), np.array(ranks, np.int32),
+        indptr, indices, edge_ids, starts, wrong,
     )  # fmt: skip
     assert placed == sum(len(found[1]) for found in expected.values())
     at = 0
