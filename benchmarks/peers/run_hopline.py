@@ -118,7 +118,8 @@ class System:
         for name, (indptr, indices) in edges.items():
             columns = np.repeat(np.arange(len(indptr) - 1), np.diff(indptr))
             pairs[":".join(name)] = (torch.from_numpy(indices), torch.from_numpy(columns))
-        return hp.from_coo(pairs, num_nodes=nodes)
+        # As GraphBolt's graph of the same arrays: edges are known by their positions.
+        return hp.from_coo(pairs, num_nodes=nodes, include_original_edge_id=False)
 
     def train(self, request: Request) -> dict[str, Any]:
         graph, store = self.graph(request), self.store()

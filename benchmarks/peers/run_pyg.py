@@ -31,10 +31,13 @@ class SAGE(torch.nn.Module):
 
     def forward(self, batch: Any, x: torch.Tensor) -> torch.Tensor:
         edges = batch.edge_index
+        # Only pyg-lib says what each hop gave, without which every layer runs on everything.
+        trims = "num_sampled_nodes" in batch
         for i, layer in enumerate(self.layers):
-            x, edges, _ = trim_to_layer(
-                i, batch.num_sampled_nodes, batch.num_sampled_edges, x, edges
-            )
+            if trims:
+                x, edges, _ = trim_to_layer(
+                    i, batch.num_sampled_nodes, batch.num_sampled_edges, x, edges
+                )
             x = layer(x, edges)
             if i < len(self.layers) - 1:
                 x = F.relu(x)
