@@ -221,7 +221,7 @@ def test_filesystems_that_cannot_be_read_past_the_page_cache(tmp_path, monkeypat
     with pytest.raises(OSError, match=r"cannot be read past the page cache here; .*x\.npy"):
         hp.DiskBasedFeature(tmp_path / "x.npy", direct=True)
     assert len(os.listdir("/proc/self/fd")) == before
-    monkeypatch.setattr(row_reader, "_memory", lambda: 1)
+    monkeypatch.setattr(row_reader, "usable_memory", lambda: 1)
     feature = hp.DiskBasedFeature(tmp_path / "x.npy")
     assert not feature.direct
     assert_same(feature.read(), tensor)
@@ -232,7 +232,7 @@ def test_left_to_itself_only_a_large_file_is_read_past_the_page_cache(
 ):
     save(tmp_path / "x.npy", 1000)
     size = (tmp_path / "x.npy").stat().st_size
-    monkeypatch.setattr(row_reader, "_memory", lambda: 2 * size - direct)
+    monkeypatch.setattr(row_reader, "usable_memory", lambda: 2 * size - direct)
     feature = hp.DiskBasedFeature(tmp_path / "x.npy")
     assert (feature.direct, feature.num_threads) == (direct, 32 if direct else 4)
 
