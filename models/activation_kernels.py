@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from hopline.pipes.kernels.compiling import kernel
@@ -18,6 +20,10 @@ U31 = np.uint64(31)
 
 VALUES = 256  # values that one round draws for
 WORDS = VALUES // 4  # words of 64 bits, each cut in four
+
+# NaNs tell the gradient by their signs, which nothing else looks at, whether they were kept.
+NAN_KEPT = math.nan
+NAN_DROPPED = math.copysign(math.nan, -1)
 
 
 @kernel(inline="always")
@@ -59,7 +65,8 @@ def draw_kept(key, threshold, low, high, out):
 def drop_relu(key, x, threshold, scale, low, high, out):
     """out[k] = max(x[k], 0) * (scale if draw k >= threshold else 0); NaN stays NaN.
 
-    Draws are those of `draw_kept`.
+    Draws are those of `draw_kept`. A NaN that was kept has a sign of 0; one that was dropped, or
+    that a dropped infinity became, of 1.
 
     Args:
         key: uint64.
@@ -73,6 +80,7 @@ def drop_relu(key, x, threshold, scale, low, high, out):
     words = np.empty(WORDS, np.uint64)
     draws = words.view(np.uint16)
     zero = x.dtype.type(0)
+    nan_kept, nan_dropped = x.dtype.type(NAN_KEPT), x.dtype.type(NAN_DROPPED)
     for start in range(low, high, VALUES):
         for w in range(WORDS):
             words[w] = _fold(key, start // 4 + w)
@@ -81,12 +89,14 @@ def drop_relu(key, x, threshold, scale, low, high, out):
         for k in range(values.shape[0]):
             value = values[k]
             factor = scale if draws[k] >= threshold else zero
-            kept[k] = (zero if value <= zero else value) * factor
+            nan = nan_kept if draws[k] >= threshold else nan_dropped
+            value = (zero if value <= zero else value) * factor
+            kept[k] = value if value == value else nan
 
 
 @kernel
 def plain_relu(x, low, high, out):
-    """out[k] = max(x[k], 0); NaN stays NaN.
+    """out[k] = max(x[k], 0); NaN stays NaN, of sign 0.
 
     Args:
         x: float[n].
@@ -94,11 +104,12 @@ def plain_relu(x, low, high, out):
         high: the value behind them.
         out: float[n], of x's dtype.
     """
-    zero = x.dtype.type(0)
+    zero, nan_kept = x.dtype.type(0), x.dtype.type(NAN_KEPT)
     values, kept = x[low:high], out[low:high]
     for k in range(values.shape[0]):
         value = values[k]
-        kept[k] = zero if value <= zero else value
+        value = zero if value <= zero else value
+        kept[k] = value if value == value else nan_kept
 
 
 @kernel
@@ -106,7 +117,7 @@ def drop_relu_gradient(out, grad_out, scale, low, high, grad_x):
     """Gradient of `drop_relu` and, with a scale of 1, of `plain_relu`.
 
     Args:
-        out: float[n], as they give it: 0 just where the gradient is 0.
+        out: float[n], as they give it: 0 or a NaN of sign 1 just where the gradient is 0.
         grad_out: float[n].
         scale: of out's dtype.
         low: first value of those to do.
@@ -118,4 +129,4 @@ def drop_relu_gradient(out, grad_out, scale, low, high, grad_x):
     kept, above, below = out[low:high], grad_out[low:high], grad_x[low:high]
     for k in range(kept.shape[0]):
         value = above[k] * scale
-        below[k] = zero if kept[k] <= zero else value
+        below[k] = zero if kept[k] <= zero or np.signbit(kept[k]) else value

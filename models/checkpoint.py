@@ -7,11 +7,12 @@ checkpoint or the new one. It is read with `weights_only=True`, so that it canno
 from __future__ import annotations
 
 import contextlib
+import copy
 import io
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import torch
@@ -21,6 +22,7 @@ from hopline.models.checks import check_loader, check_model, check_optimizer
 from hopline.models.metrics import rank_of
 from hopline.models.training import unwrap
 from hopline.pipes.checks import check_mapping
+from hopline.pipes.cursor import check_state
 from hopline.pipes.loader import DataLoader
 
 __all__ = ["checkpoint_path", "load_checkpoint", "save_checkpoint"]
@@ -68,28 +70,76 @@ def save_checkpoint(
     check_optimizer(optimizer)
     check_loader(loader)
     check_mapping(extra, "extra", "{name: value}")
+    return write_checkpoint(folder, model, optimizer, loader.state_dict(), extra or {})
+
+
+def write_checkpoint(
+    folder: Folder,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    place: Mapping[str, Any],
+    extra: Mapping[str, Any],
+) -> Path:
+    """`save_checkpoint` for a loader's place."""
     path = checkpoint_path(folder)
     path.parent.mkdir(parents=True, exist_ok=True)
     content = {
         "version": VERSION,
         "model": _readable_model(unwrap(model).state_dict()),
         "optimizer": _readable(optimizer.state_dict(), "the optimizer's state"),
-        "loader": _readable(loader.state_dict(), "the loader's state"),
-        "extra": _readable(dict(extra or {}), "extra"),
+        "optimizer_kind": type(optimizer).__name__,
+        "loader": _readable(dict(place), "the loader's state"),
+        "extra": _readable(dict(extra), "extra"),
     }
     temporary = path.with_name(f".{FILE_NAME}.tmp")
     try:
         with temporary.open("wb") as file:
-            torch.save(content, file)
-            file.flush()
-            os.fsync(file.fileno())
+            _save(content, file)
         os.replace(temporary, path)
-    except BaseException:
+    except BaseException as error:
         with contextlib.suppress(OSError):
             temporary.unlink()
+        if isinstance(error, OSError) and error.errno is not None and error.filename is None:
+            # Of a write, which does not know the name: a full disk, for one.
+            raise OSError(error.errno, error.strerror, str(path)) from error
         raise
     _sync_folder(path.parent)
     return path
+
+
+class _Writer:
+    """A file for `torch.save`, which hides the error of a write behind one of its own."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self.error: OSError | None = None
+
+    def write(self, data: Any) -> int:
+        try:
+            return self._file.write(data)
+        except OSError as error:
+            self.error = error
+            raise
+
+    def flush(self) -> None:
+        self._file.flush()
+
+
+def _save(content: dict[str, Any], file: BinaryIO) -> None:
+    """Writes a file and has it put on the disk.
+
+    Raises:
+        OSError: it could not be, e.g. since the disk is full.
+    """
+    writer = _Writer(file)
+    try:
+        torch.save(content, writer)  # type: ignore[arg-type]
+    except RuntimeError as error:
+        if writer.error is None:
+            raise
+        raise writer.error from error
+    file.flush()
+    os.fsync(file.fileno())
 
 
 PLAIN = (type(None), bool, int, float, complex, str, bytes, torch.Tensor, nn.Parameter)
@@ -168,6 +218,14 @@ def load_checkpoint(
     check_model(model)
     check_optimizer(optimizer)
     check_loader(loader)
+    content = read_checkpoint(folder)
+    take_checkpoint(folder, content, model, optimizer, loader)
+    extra: dict[str, Any] = content["extra"]
+    return extra
+
+
+def read_checkpoint(folder: Folder) -> dict[str, Any]:
+    """What a checkpoint holds; raises as `load_checkpoint` does."""
     path = checkpoint_path(folder)
     if not path.exists():
         raise FileNotFoundError(f"{path}: there is no checkpoint; was the folder given right?")
@@ -177,17 +235,68 @@ def load_checkpoint(
         raise ValueError(f"{path}: not a checkpoint, or damaged: {error}") from error
     if not isinstance(content, dict) or not set(content) >= KEYS:
         raise ValueError(f"{path}: not a checkpoint; expected the keys {sorted(KEYS)}")
-    if content["version"] != VERSION:
+    if type(content["version"]) is not int or content["version"] != VERSION:
         raise ValueError(f"{path}: version {content['version']!r}; this release reads {VERSION}")
-    state = content["loader"]
-    if rank_of() > 0:
-        place = {name: state[name] for name in ("epoch", "seed")}
-        state = {**loader.state_dict(), **place, "batch": min(state["batch"], len(loader))}
+    for name in ("model", "optimizer", "loader", "extra"):
+        if not isinstance(content[name], dict):
+            raise ValueError(
+                f"{path}: its {name} is a {type(content[name]).__name__}; expected a dict: the "
+                "checkpoint is damaged"
+            )
+    return content
+
+
+def take_checkpoint(
+    folder: Folder,
+    content: dict[str, Any],
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    loader: DataLoader,
+) -> None:
+    """Takes model, optimiser and loader to a checkpoint's place, or leaves all as they are.
+
+    Raises:
+        ValueError: it belongs to another run; the message has the file's name.
+    """
+    plain = unwrap(model)
+    before: dict[str, torch.Tensor] | None = None
     try:
-        loader.load_state_dict(state)
-        unwrap(model).load_state_dict(content["model"])
-        optimizer.load_state_dict(content["optimizer"])
-    except (KeyError, RuntimeError, TypeError, ValueError) as error:
+        place = _place_of_rank(content["loader"], loader)
+        check_state(*loader.chain.parts(), place)
+        kind = content.get("optimizer_kind", type(optimizer).__name__)
+        if kind != type(optimizer).__name__:
+            raise ValueError(f"the optimizer was {kind} and is {type(optimizer).__name__}")
+        before = copy.deepcopy(plain.state_dict())  # on an error torch has loaded what fitted
+        plain.load_state_dict(content["model"])
+        optimizer.load_state_dict(content["optimizer"])  # on an error it is as it was
+    except BaseException as error:
+        if before is not None:
+            with contextlib.suppress(
+                RuntimeError
+            ):  # lazy layers, which had no weights to go back to
+                plain.load_state_dict(before)
+        if not isinstance(error, AttributeError | KeyError | RuntimeError | TypeError | ValueError):
+            raise
+        path = checkpoint_path(folder)
         raise ValueError(f"{path}: belongs to another run: {error}") from error
-    extra: dict[str, Any] = content["extra"]
-    return extra
+    loader.load_state_dict(place)
+
+
+def _place_of_rank(state: dict[str, Any], loader: DataLoader) -> dict[str, Any]:
+    """The place of this rank's loader where that of rank 0 has a state.
+
+    Raises:
+        KeyError, TypeError: the state is damaged.
+        ValueError: it is of another number of ranks.
+    """
+    if rank_of() == 0:
+        return state
+    own = loader.state_dict()
+    for name, here in own["settings"].items():
+        there = state["settings"].get(name, here)
+        if name.endswith(".num_replicas") and there != here:
+            raise ValueError(f"{name}: {there!r} in the state, {here!r} here")
+    batch = state["batch"]
+    with contextlib.suppress(TypeError):  # of a source that does not know its length
+        batch = min(batch, len(loader))
+    return {**own, "epoch": state["epoch"], "seed": state["seed"], "batch": batch}

@@ -13,13 +13,16 @@ from hopline.pipes.subgraph import Block
 
 __all__ = [
     "check_block",
+    "check_floating",
     "check_function",
+    "check_kernel",
     "check_list",
     "check_loader",
     "check_model",
     "check_on_block",
     "check_optimizer",
     "check_probability",
+    "check_source_rows",
     "check_tensor",
     "feature_of",
     "is_plain",
@@ -48,6 +51,45 @@ def check_on_block(block: Block, value: torch.Tensor, name: str) -> None:
         raise ValueError(
             f"{name} is on {value.device}, {block} on {block.device}; expected one device: use "
             ".to(device)"
+        )
+
+
+def check_source_rows(block: Block, x: torch.Tensor, *row: int | str) -> None:
+    """Raises where x is no floating-point tensor of a row a source on the block's device.
+
+    Args:
+        block: the edges.
+        x: to be checked.
+        row: the shape of a row; a name in place of a size that may be any.
+    """
+    check_block(block)
+    check_tensor(x, "x")
+    wanted = (block.num_src_nodes(), *row)
+    if x.dim() != len(wanted) or any(
+        not isinstance(size, str) and size != x.shape[i] for i, size in enumerate(wanted)
+    ):
+        raise ValueError(
+            f"x has shape {tuple(x.shape)}; expected [{', '.join(map(str, wanted))}], one row for "
+            f"each source of {block}"
+        )
+    check_floating(x, "x")
+    check_on_block(block, x, "x")
+
+
+def check_floating(x: torch.Tensor, name: str) -> None:
+    """Raises TypeError where a tensor is not of a floating-point dtype."""
+    if not x.dtype.is_floating_point:
+        raise TypeError(
+            f"{name} has dtype {x.dtype}; expected a floating-point dtype, e.g. {name}.float()"
+        )
+
+
+def check_kernel(bad: int, num_src: int, num_edges: int) -> None:
+    """Raises IndexError where a kernel met a column that does not fit."""
+    if bad >= 0:
+        raise IndexError(
+            f"destination {bad} of the block has a source outside [0, {num_src}) or more "
+            f"edges than the {num_edges} of the block; was the block changed by hand?"
         )
 
 

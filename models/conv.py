@@ -1,90 +1,18 @@
-"""SAGEConv, a layer of GraphSAGE over a block; and what all layers share."""
+"""SAGEConv: a layer of GraphSAGE over a block."""
 
 from __future__ import annotations
-
-from collections.abc import Sized
 
 import torch
 from torch import nn
 
-from hopline.models.aggregate import HALF, check_floating, join_mean, mean_aggregate
-from hopline.models.checks import (
-    check_block,
-    check_list,
-    check_on_block,
-    check_tensor,
-    is_plain,
-)
+from hopline.models.aggregate import mean_aggregate
+from hopline.models.checks import check_source_rows, is_plain
+from hopline.models.layers import check_sizes, in_dtype_of, sums_first
 from hopline.models.linear import linear
+from hopline.models.sums import join_mean
 from hopline.pipes.subgraph import Block
 
 __all__ = ["SAGEConv"]
-
-# Reading and adding one value of a row costs about as much as this many multiply-adds of a matrix
-# product: the first is bound by memory, the second by arithmetic.
-READ_COST = 8
-
-
-def sums_first(block: Block, in_size: int, out_size: int, heads: int = 1) -> bool:
-    """Whether summing before a linear map is cheaper than after it.
-
-    It depends on sizes alone, so it is reproducible.
-
-    Args:
-        block: the edges.
-        in_size: values of a row before the map.
-        out_size: values of a row after it, of one head.
-        heads: number of weighted sums, each with a map of its own.
-    """
-    product = in_size * out_size * heads
-    reads = READ_COST * block.num_edges() * heads
-    first = reads * in_size + product * block.num_dst_nodes()
-    second = reads * out_size + product * block.num_src_nodes()
-    return first <= second
-
-
-def check_sizes(*sizes: int) -> None:
-    """Raises TypeError where a size of a layer is no int, ValueError where it is below 1."""
-    if any(isinstance(size, bool) or not isinstance(size, int) for size in sizes):
-        raise TypeError(f"sizes are {' and '.join(map(repr, sizes))}; expected ints")
-    if any(size < 1 for size in sizes):
-        raise ValueError(f"sizes are {' and '.join(map(str, sizes))}; expected 1 or more")
-
-
-def check_input(block: Block, x: torch.Tensor, in_size: int) -> None:
-    """Raises where x is not floating-point [num_src, in_size] on the block's device."""
-    check_block(block)
-    check_tensor(x, "x")
-    if x.dim() != 2 or x.shape[0] != block.num_src_nodes() or x.shape[1] != in_size:
-        raise ValueError(
-            f"x has shape {tuple(x.shape)}; expected [{block.num_src_nodes()}, "
-            f"{in_size}], one row for each source of {block}"
-        )
-    check_floating(x, "x")
-    check_on_block(block, x, "x")
-
-
-def check_blocks(blocks: Sized, num_layers: int) -> None:
-    """Raises where there is not a list of one block a layer."""
-    check_list(blocks)
-    if len(blocks) != num_layers:
-        raise ValueError(
-            f"got {len(blocks)} blocks for {num_layers} layers; sample with one fanout a layer"
-        )
-
-
-def in_dtype_of(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    """X in the dtype of a layer's weights; under autocast, in the dtype of autocast if it is that.
-
-    Autocast keeps float32 weights and hands rows of its own dtype from layer to layer; to widen
-    them would cost a copy of all rows.
-    """
-    if x.dtype == weight.dtype:
-        return x
-    place = x.device.type
-    if x.dtype in HALF and weight.dtype == torch.float32 and torch.is_autocast_enabled(place):
-        return x if x.dtype == torch.get_autocast_dtype(place) else x.to(weight.dtype)
-    return x.to(weight.dtype)
 
 
 class SAGEConv(nn.Module):
@@ -143,7 +71,7 @@ class SAGEConv(nn.Module):
         Raises:
             ValueError: x has another shape.
         """
-        check_input(block, x, self.in_size)
+        check_source_rows(block, x, self.in_size)
         x = in_dtype_of(x, self.fc_self.weight)
         if self._joins(block, x) and self._sum_first(block):
             weight = torch.cat([self.fc_self.weight, self.fc_neigh.weight], dim=1)

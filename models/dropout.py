@@ -19,13 +19,13 @@ LEVELS = 1 << 16  # draws have 16 bits
 
 def draw_key() -> np.uint64:
     """One draw of torch's default generator, the key of all draws of a mask."""
-    word = torch.empty((), dtype=torch.int64).random_(-(2**63), None)
+    word = torch.empty((), dtype=torch.int64, device="cpu").random_(-(2**63), None)
     return np.uint64(int(word) % (1 << 64))
 
 
 def _scale_run(x: torch.Tensor, p: float) -> torch.Tensor:
     """0 or 1 / (1 - p) for each value of x."""
-    kept = torch.empty(x.numel(), dtype=torch.bool)
+    kept = torch.empty(x.numel(), dtype=torch.bool, device="cpu")
     key, threshold, target = draw_key(), np.uint16(round(p * LEVELS)), kept.numpy()
     bounds = even_bounds(len(target), len(target), VALUES)
     in_ranges(bounds, lambda low, high: draw_kept(key, threshold, low, high, target))

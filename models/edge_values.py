@@ -6,21 +6,22 @@ from typing import Any
 
 import torch
 
-from hopline.models.aggregate import (
-    HALF,
+from hopline.models.block_edges import destinations_of_edges
+from hopline.models.checks import (
+    check_block,
     check_floating,
     check_kernel,
-    destinations_of_edges,
-    sum_segments,
+    check_on_block,
+    check_tensor,
 )
-from hopline.models.checks import check_block, check_on_block, check_tensor
 from hopline.models.kernels import (
     add_edge_values,
     join_edge_values,
     softmax_edges,
     softmax_edges_gradient,
 )
-from hopline.models.operators import operator
+from hopline.models.operators import HALF, operator
+from hopline.models.sums import sum_segments
 from hopline.pipes.subgraph import Block
 
 __all__ = ["add_self_edges", "edge_scores", "edge_softmax"]

@@ -8,11 +8,12 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from hopline.models.aggregate import HALF, sum_aggregate
-from hopline.models.checks import check_tensor
-from hopline.models.conv import check_blocks, check_input, check_sizes, in_dtype_of, sums_first
+from hopline.models.aggregate import sum_aggregate
+from hopline.models.checks import check_source_rows, check_tensor
 from hopline.models.dropout import Dropout
 from hopline.models.edge_values import add_self_edges, edge_scores, edge_softmax
+from hopline.models.layers import check_blocks, check_sizes, in_dtype_of, sums_first
+from hopline.models.operators import HALF
 from hopline.pipes.checks import check_count
 from hopline.pipes.subgraph import Block
 
@@ -102,7 +103,7 @@ class GATConv(nn.Module):
             ValueError: x or x_dst has another shape; the destinations are not the first sources,
                 and there is no x_dst, or there are to be self edges.
         """
-        check_input(block, x, self.in_size)
+        check_source_rows(block, x, self.in_size)
         if self.self_loop:
             if x_dst is not None:
                 raise ValueError("got x_dst for a layer with self edges; use self_loop=False here")

@@ -8,10 +8,11 @@ import torch
 from torch import nn
 
 from hopline.models.activation import relu_dropout
-from hopline.models.aggregate import check_floating, count_out_degrees, sum_aggregate
-from hopline.models.checks import check_tensor
-from hopline.models.conv import check_blocks, check_input, check_sizes, in_dtype_of, sums_first
+from hopline.models.aggregate import sum_aggregate
+from hopline.models.block_edges import count_out_degrees
+from hopline.models.checks import check_floating, check_source_rows, check_tensor
 from hopline.models.dropout import Dropout
+from hopline.models.layers import check_blocks, check_sizes, in_dtype_of, sums_first
 from hopline.pipes.checks import check_count
 from hopline.pipes.subgraph import Block
 
@@ -110,7 +111,7 @@ class GCNConv(nn.Module):
             ValueError: x, edge_weight or degrees has another shape; there are fewer sources than
                 destinations, which have no self edges then.
         """
-        check_input(block, x, self.in_size)
+        check_source_rows(block, x, self.in_size)
         if self.self_loop and block.num_src_nodes() < block.num_dst_nodes():
             raise ValueError(
                 f"{block} has fewer sources than destinations, so these are of another type; "

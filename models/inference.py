@@ -333,7 +333,7 @@ def _probe(
     device: torch.device,
 ) -> list[LayerRows]:
     """Rows between layers, from zeros and the in-edges of a node that has few."""
-    dtype = feature.read(torch.empty(0, dtype=torch.int64)).dtype
+    dtype = feature.read(torch.empty(0, dtype=torch.int64, device="cpu")).dtype
     found = [LayerRows(feature.size()[0], dtype)]
     node = 0
     if graph.total_num_nodes:

@@ -114,6 +114,9 @@ class Sinks:
                 )
         elif out is not None and not isinstance(out, str | os.PathLike):
             raise TypeError(f"out is a {type(out).__name__}; expected a torch.Tensor or a path")
+        elif out is not None and Path(out).exists() and not Path(out).is_file():
+            # The new file is renamed to the path, which would take the place of a device too.
+            raise ValueError(f"out is {str(out)!r}, which is no regular file; give a .npy file")
         sizes = [nodes * each.bytes for each in self.rows]
         room = None if max_memory is None else max_memory // 2
         result = sizes[-1] if out is None else 0
@@ -136,10 +139,10 @@ class Sinks:
         shape, dtype = (self.nodes, self.rows[i].width), self.rows[i].dtype
         if i < len(self.rows) - 1:
             if self.in_memory[i]:
-                return MemoryRows(torch.empty(shape, dtype=dtype))
+                return MemoryRows(torch.empty(shape, dtype=dtype, device="cpu"))
             return ScratchRows(shape, dtype, self.scratch_dir)
         if isinstance(self.out, torch.Tensor):
             return MemoryRows(self.out)
         if self.out is not None:
             return NpyRows(Path(self.out), shape, dtype)
-        return MemoryRows(torch.empty(shape, dtype=dtype))
+        return MemoryRows(torch.empty(shape, dtype=dtype, device="cpu"))

@@ -17,6 +17,7 @@ import math
 import multiprocessing
 import multiprocessing.connection
 import os
+import shutil
 import signal
 import socket
 import sys
@@ -50,6 +51,9 @@ __all__ = [
 
 DEFAULT_TIMEOUT = 60.0  # seconds that a rank waits for the others in a collective
 GRACE = 5.0  # seconds that ranks get to end by themselves once one has failed
+LAST_WORDS = 2.0  # seconds that the exit functions of a failed rank get
+GLANCE = 1.0  # seconds between looks at processes whose end nothing may tell
+LONGEST = 20_000  # characters of a message or a traceback that a rank tells the caller
 # What gloo, NCCL and the store say when another rank is gone: such an error names no culprit.
 TRANSPORT_ERRORS = ("gloo", "nccl", "connection closed", "connection reset", "broken pipe")
 
@@ -130,17 +134,26 @@ def launch(
     backend = backend or default_backend(gpus is not None)
     context = torch.multiprocessing.get_context("spawn")
     processes: list[Any] = []
-    with tempfile.TemporaryDirectory(prefix="hopline-launch-") as folder:
+    pipes: list[Any] = []
+    with (
+        tempfile.TemporaryDirectory(prefix="hopline-launch-") as folder,
+        contextlib.ExitStack() as ends_of_pipes,
+    ):
         try:
             for rank in range(num_ranks):
                 gpu = None if gpus is None else int(gpus[rank])
                 place = _Place(rank, num_ranks, gpu, float(timeout), backend, folder)
-                processes.append(context.Process(target=_run_rank, args=(place, fn, args)))
-                processes[-1].start()
-            ends = _wait(processes)
+                reader, writer = context.Pipe(duplex=False)
+                pipes.append(ends_of_pipes.enter_context(reader))
+                with writer:
+                    processes.append(
+                        context.Process(target=_run_rank, args=(place, writer, fn, args))
+                    )
+                    processes[-1].start()
+            ends, notes = _wait(processes, pipes)
         finally:
             stopped = _stop(processes)
-        _raise_first_failure(ends, stopped, Path(folder), num_ranks, timeout)
+        _raise_first_failure(ends, stopped, notes, timeout)
 
 
 def check_call(fn: Any, timeout: Any, backend: Any) -> None:
@@ -191,47 +204,79 @@ class _Place:
     backend: str
     folder: str
 
-    def note(self, **values: Any) -> None:
-        """Tells the caller how this rank ended."""
-        path = _note_path(Path(self.folder), self.rank)
-        path.write_text(json.dumps({"time": time.monotonic(), **values}), encoding="utf-8")
 
-
-def _note_path(folder: Path, rank: int) -> Path:
-    return folder / f"rank-{rank}.json"
-
-
-def _run_rank(place: _Place, fn: Callable[..., object], args: tuple[Any, ...]) -> None:
+def _run_rank(place: _Place, pipe: Any, fn: Callable[..., object], args: tuple[Any, ...]) -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C ends a rank wherever it waits
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-    code, whole = 0, False
+    code: int | None = None
     try:
+        threading.Thread(target=_end_with_parent, args=(place.folder,), daemon=True).start()
         fn(place.rank, place.world_size, _join_group(place), *args)
-    except SystemExit as error:
-        code = error.code if isinstance(error.code, int) else int(error.code is not None)
-        text = error.code if isinstance(error.code, str) else ""
-        place.note(code=code, summary=text, early=code == 0)
-    except BaseException as error:
-        code = 1
-        place.note(
-            code=code,
-            summary=f"{type(error).__name__}: {error}",
-            traceback=traceback.format_exc(),
-            transport=_is_transport_error(error),
-        )
-    else:
         if dist.is_initialized():
             dist.destroy_process_group()
-        place.note(code=0)
-        whole = True
-    if whole:
+    except SystemExit as error:
+        number = 0 if error.code is None else error.code
+        text = "" if isinstance(number, int) else _text_of(number)
+        # The system keeps eight bits of it; what was no success is not to become one.
+        code = (number & 0xFF or int(number != 0)) if isinstance(number, int) else 1
+        _tell(pipe, code=code, summary=text, early=code == 0)
+    except BaseException as error:
+        code = 1
+        _tell(
+            pipe,
+            code=code,
+            summary=f"{type(error).__name__}: {_text_of(error)}",
+            traceback=_shortened(traceback.format_exc()),
+            transport=_is_transport_error(error),
+        )
+    if code is None:
+        _tell(pipe, code=0)
         atexit.register(_leave)
     else:
-        # At once and whatever threads are left, so that the others notice. The group's threads
-        # still run: an interpreter that winds down beside them may abort.
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
+        _end_at_once(code)
+
+
+def _tell(pipe: Any, **values: Any) -> None:
+    """Tells the caller how this rank ended. Through memory: it may have been a full disk."""
+    text = json.dumps({"time": time.monotonic(), **values}, ensure_ascii=False)
+    with contextlib.suppress(OSError):  # the caller is gone
+        pipe.send_bytes(text.encode("utf-8", "replace"))
+
+
+def _text_of(error: object) -> str:
+    try:
+        return _shortened(str(error))
+    except BaseException as other:
+        return f"(its text is not known: str() of it raised {type(other).__name__})"
+
+
+def _shortened(text: str) -> str:
+    """A text's beginning and end, if it is long."""
+    if len(text) <= LONGEST:
+        return text
+    half = LONGEST // 2
+    return f"{text[:half]}\n... {len(text) - 2 * half} characters left out ...\n{text[-half:]}"
+
+
+def _end_at_once(code: int) -> None:
+    """Ends the process whatever threads are left, so that the others notice.
+
+    Exit functions run, which remove what lies outside the process, such as a graph in shared
+    memory, but not for long. The interpreter does not wind down: the group's threads still run, and
+    it may abort beside them.
+    """
+    with contextlib.suppress(RuntimeError):  # no thread can be started
+        limit = threading.Timer(LAST_WORDS, os._exit, (code,))
+        limit.daemon = True
+        limit.start()
+        atexit._run_exitfuncs()
+    _flush()
+    os._exit(code)
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):  # closed, None, a full disk, a reader that is gone
+            stream.flush()
 
 
 def _leave() -> None:
@@ -242,15 +287,18 @@ def _leave() -> None:
     """
     atexit.unregister(_leave)
     atexit._run_exitfuncs()
-    sys.stdout.flush()
-    sys.stderr.flush()
+    _flush()
     os._exit(0)
 
 
-def _end_with_parent() -> None:
+def _end_with_parent(folder: str) -> None:
     parent = multiprocessing.parent_process()
     if parent is not None:
-        multiprocessing.connection.wait([parent.sentinel])
+        # A child that the caller has forked may keep its end of the pipe open.
+        while not multiprocessing.connection.wait([parent.sentinel], timeout=GLANCE):
+            if sys.platform != "win32" and os.getppid() != parent.pid:
+                break
+        shutil.rmtree(folder, ignore_errors=True)
         os._exit(1)
 
 
@@ -296,11 +344,13 @@ def take_device(gpu: int | None) -> torch.device:
 
 def _is_transport_error(error: BaseException | None) -> bool:
     """Whether an exception, or what it was raised from, tells of another rank's end."""
-    while error is not None:
+    seen: set[int] = set()  # exceptions raised from each other form a circle
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
         if isinstance(error, dist.DistError):
             return True
         if isinstance(error, RuntimeError):
-            text = str(error).lower()
+            text = _text_of(error).lower()
             if any(word in text for word in TRANSPORT_ERRORS) or "timed out waiting" in text:
                 return True
         error = error.__cause__ or error.__context__
@@ -319,24 +369,41 @@ class _End:
     exit_code: int
 
 
-def _wait(processes: Sequence[Any]) -> dict[int, _End]:
-    """Waits for all ranks; once one has failed, for `GRACE` seconds more."""
-    running = {process.sentinel: rank for rank, process in enumerate(processes)}
+def _wait(
+    processes: Sequence[Any], pipes: Sequence[Any]
+) -> tuple[dict[int, _End], list[dict[str, Any] | None]]:
+    """Waits for all ranks; once one has failed, for `GRACE` seconds more.
+
+    Returns:
+        How each rank that is gone ended, and what each rank has told, in order.
+    """
+    running = set(range(len(processes)))
+    unread = set(running)
     ends: dict[int, _End] = {}
-    deadline: float | None = None
-    while running:
-        left = None if deadline is None else max(0.0, deadline - time.monotonic())
-        ready = multiprocessing.connection.wait(list(running), timeout=left)
-        if not ready:
-            break
-        for sentinel in ready:
-            rank = running.pop(sentinel)
-            processes[rank].join()
+    notes: list[dict[str, Any] | None] = [None for _ in processes]
+    deadline = math.inf
+    while running and time.monotonic() < deadline:
+        waited_for = [processes[rank].sentinel for rank in running]
+        waited_for += [pipes[rank] for rank in unread]  # a pipe holds no more than a few pages
+        left = max(0.0, min(GLANCE, deadline - time.monotonic()))
+        multiprocessing.connection.wait(waited_for, timeout=left)
+        for rank in sorted(unread):
+            if pipes[rank].poll():
+                unread.remove(rank)
+                notes[rank] = _read(pipes[rank])
+        # Not by sentinels, which a child that a rank has forked keeps quiet.
+        for rank in sorted(running):
+            if processes[rank].is_alive():
+                continue
+            running.remove(rank)
             code = processes[rank].exitcode
             ends[rank] = _End(time.monotonic(), code)
-            if code != 0 and deadline is None:
-                deadline = time.monotonic() + GRACE
-    return ends
+            if code != 0:
+                deadline = min(deadline, time.monotonic() + GRACE)
+            if rank in unread and pipes[rank].poll():
+                notes[rank] = _read(pipes[rank])
+            unread.discard(rank)
+    return ends, notes
 
 
 def _stop(processes: Sequence[Any]) -> list[int]:
@@ -395,16 +462,27 @@ def _failure(rank: int, end: _End, note: dict[str, Any] | None) -> _Failure | No
     return _Failure(rank, when, False, text, end.exit_code)
 
 
+def _read(pipe: Any) -> dict[str, Any] | None:
+    """What a rank has told; None if it was killed before."""
+    try:
+        note: dict[str, Any] = json.loads(pipe.recv_bytes())
+    except (EOFError, OSError):
+        return None
+    return note
+
+
 def _raise_first_failure(
-    ends: dict[int, _End], stopped: list[int], folder: Path, num_ranks: int, timeout: float
+    ends: dict[int, _End],
+    stopped: list[int],
+    notes: Sequence[dict[str, Any] | None],
+    timeout: float,
 ) -> None:
     """Raises for the rank that failed of itself first; the others' errors follow from that."""
     failures: list[_Failure] = []
     # Ranks that made the others fail without failing themselves: they hang, or are gone.
     absent = [_Failure(rank, 0.0, False, "did not answer and was stopped") for rank in stopped]
     for rank, end in sorted(ends.items()):
-        path = _note_path(folder, rank)
-        note = json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+        note = notes[rank]
         failure = _failure(rank, end, note)
         if failure is not None:
             failures.append(failure)
@@ -416,7 +494,7 @@ def _raise_first_failure(
     own = [failure for failure in failures if not failure.transport]
     first = min(own or absent or failures, key=lambda failure: failure.time)
     others = [f"rank {f.rank} {f.text}" for f in failures + absent if f.rank != first.rank]
-    message = f"rank {first.rank} of {num_ranks} {first.text}"
+    message = f"rank {first.rank} of {len(notes)} {first.text}"
     if first.traceback:
         message += f"\n\n{first.traceback.rstrip()}\n"
     if others:

@@ -9,7 +9,6 @@ import torch
 from torch import nn
 
 from hopline.models.activation import relu_dropout
-from hopline.models.aggregate import HALF
 from hopline.models.checks import check_model, check_tensor, feature_of
 from hopline.models.dropout import Dropout
 from hopline.models.link_kernels import (
@@ -18,7 +17,7 @@ from hopline.models.link_kernels import (
     link_products,
     spread_link_grads,
 )
-from hopline.models.operators import operator
+from hopline.models.operators import HALF, operator
 from hopline.pipes.checks import check_count
 from hopline.pipes.etypes import seed_type_str_to_ntypes
 from hopline.pipes.minibatch import MiniBatch

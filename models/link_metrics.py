@@ -27,6 +27,7 @@ from hopline.models.training import (
     check_amp_dtype,
     check_parts,
 )
+from hopline.pipes.checks import holds_integers
 from hopline.pipes.loader import DataLoader
 from hopline.pipes.minibatch import MiniBatch
 from hopline.pipes.move import check_device
@@ -208,7 +209,7 @@ def _checked(
         )
     if not scores.dtype.is_floating_point:
         raise TypeError(f"scores have dtype {scores.dtype}; expected a floating-point dtype")
-    if indexes.dtype.is_floating_point or indexes.is_complex() or indexes.dtype == torch.bool:
+    if not holds_integers(indexes):
         raise TypeError(f"indexes have dtype {indexes.dtype}; expected integers")
     scores = scores.detach()
     if scores.dtype != torch.float64:

@@ -13,7 +13,10 @@ from typing import Any
 import torch
 from torch.autograd.function import once_differentiable
 
-__all__ = ["operator"]
+__all__ = ["HALF", "operator"]
+
+# Dtypes that the operators do not take: rows of these are computed with in float32.
+HALF = (torch.float16, torch.bfloat16)
 
 _library: Any = torch.library.Library("hopline", "FRAGMENT")  # type: ignore[no-untyped-call]
 

@@ -6,6 +6,7 @@ threads. Kernels drop the GIL; the threads live as long as the call.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable, Sequence
 from itertools import pairwise
@@ -89,10 +90,14 @@ def in_ranges(bounds: Sequence[int], run: Callable[[int, int], int | None]) -> i
         threading.Thread(target=work, args=(k,), name="hopline-range", daemon=True)
         for k in range(1, len(ranges))
     ]
-    for thread in threads:
-        thread.start()
-    work(0)
-    for thread in threads:
+    started = 0
+    with contextlib.suppress(RuntimeError):  # no more threads: this one does what is left
+        for thread in threads:
+            thread.start()
+            started += 1
+    for k in (0, *range(started + 1, len(ranges))):
+        work(k)
+    for thread in threads[:started]:
         thread.join()
     if errors:
         raise errors[0]

@@ -11,10 +11,10 @@ from torch import nn
 from torch.autograd.function import once_differentiable
 
 from hopline.models.activation import relu_dropout
-from hopline.models.aggregate import check_floating, mean_aggregate
-from hopline.models.checks import check_tensor
-from hopline.models.conv import check_blocks, check_sizes, in_dtype_of, sums_first
+from hopline.models.aggregate import mean_aggregate
+from hopline.models.checks import check_floating, check_tensor
 from hopline.models.dropout import Dropout
+from hopline.models.layers import check_blocks, check_sizes, in_dtype_of, sums_first
 from hopline.pipes.checks import check_count
 from hopline.pipes.etypes import etype_str_to_tuple
 from hopline.pipes.subgraph import Block

@@ -115,7 +115,7 @@ class NpyRows(RowSink):
         self._stored = torch.int16 if dtype == torch.bfloat16 else dtype
         self._beside = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.part")
         self._writer = NpyWriter(
-            self._beside, torch.empty(0, dtype=self._stored).numpy().dtype, shape
+            self._beside, torch.empty(0, dtype=self._stored, device="cpu").numpy().dtype, shape
         )
 
     def append(self, rows: torch.Tensor) -> None:

@@ -11,7 +11,12 @@ import numpy as np
 import torch
 from torch import nn
 
-from hopline.models.checkpoint import checkpoint_path, load_checkpoint, save_checkpoint
+from hopline.models.checkpoint import (
+    checkpoint_path,
+    read_checkpoint,
+    take_checkpoint,
+    write_checkpoint,
+)
 from hopline.models.checks import check_loader, check_model, check_optimizer
 from hopline.models.metrics import rank_of
 from hopline.models.training import EpochTotal, unwrap
@@ -19,6 +24,8 @@ from hopline.pipes.checks import check_count, check_mapping
 from hopline.pipes.loader import DataLoader
 
 __all__ = ["TrainingRun"]
+
+KEYS = {"settings", "loss", "items", "best_value", "best_epoch", "best_weights"}
 
 
 class TrainingRun:
@@ -86,19 +93,27 @@ class TrainingRun:
 
         Raises:
             ValueError: the checkpoint is of another run; names each setting with both values.
+                Model, optimiser and loader are as they were.
         """
         if self.directory is None or not checkpoint_path(self.directory).exists():
             return False
-        extra = load_checkpoint(self.directory, self.model, self.optimizer, self.loader)
+        content = read_checkpoint(self.directory)
+        extra = content["extra"]
+        if not extra.keys() >= KEYS:
+            raise ValueError(
+                f"{checkpoint_path(self.directory)}: not saved by a TrainingRun; read it by "
+                "load_checkpoint"
+            )
         theirs = extra["settings"]
         differ = [
             f"{name} is {theirs.get(name)!r} in the checkpoint and {self.settings.get(name)!r} here"
             for name in sorted(theirs.keys() | self.settings.keys())
-            if theirs.get(name) != self.settings.get(name)
+            if not _same(theirs.get(name), self.settings.get(name))
         ]
         if differ:
             raise ValueError(f"{checkpoint_path(self.directory)}: {'; '.join(differ)}")
-        self._epoch = self.loader.state_dict()["epoch"]
+        take_checkpoint(self.directory, content, self.model, self.optimizer, self.loader)
+        self._epoch = extra.get("epoch", self.loader.epoch)
         if rank_of() == 0:
             self.total = EpochTotal(extra["loss"], extra["items"])
         self.best_value = extra["best_value"]
@@ -142,10 +157,23 @@ class TrainingRun:
             return
         extra = {
             "settings": self.settings,
+            "epoch": self._epoch,
             "loss": self.total.loss,
             "items": self.total.items,
             "best_value": self.best_value,
             "best_epoch": self.best_epoch,
             "best_weights": self._best_weights,
         }
-        save_checkpoint(self.directory, self.model, self.optimizer, self.loader, extra)
+        place = self.loader.state_dict()
+        if place["batch"] and place["epoch"] < self._epoch:
+            # The epoch was ended before its last mini-batch: the loader's next loop is a new one.
+            place = {**place, "epoch": place["epoch"] + 1, "batch": 0, "source": None}
+        write_checkpoint(self.directory, self.model, self.optimizer, place, extra)
+
+
+def _same(theirs: Any, ours: Any) -> bool:
+    """Whether two values of a setting are alike; NaN is the same as NaN."""
+    if isinstance(theirs, torch.Tensor) or isinstance(ours, torch.Tensor):
+        kinds = isinstance(theirs, torch.Tensor) and isinstance(ours, torch.Tensor)
+        return kinds and theirs.dtype == ours.dtype and torch.equal(theirs, ours)
+    return bool(theirs == ours) or repr(theirs) == repr(ours)

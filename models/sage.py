@@ -8,9 +8,9 @@ import torch
 from torch import nn
 
 from hopline.models.activation import relu_dropout
-from hopline.models.checks import check_list
 from hopline.models.conv import SAGEConv
 from hopline.models.dropout import Dropout
+from hopline.models.layers import check_blocks
 from hopline.pipes.checks import check_count
 from hopline.pipes.subgraph import Block
 
@@ -66,12 +66,7 @@ class SAGE(nn.Module):
             TypeError: blocks are not in a list.
             ValueError: there is not one block a layer.
         """
-        check_list(blocks)
-        if len(blocks) != len(self.layers):
-            raise ValueError(
-                f"got {len(blocks)} blocks for {len(self.layers)} layers; sample with one fanout a "
-                "layer"
-            )
+        check_blocks(blocks, len(self.layers))
         for i, block in enumerate(blocks):
             x = self.apply_layer(i, block, x)
         return x

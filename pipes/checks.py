@@ -21,11 +21,14 @@ __all__ = [
     "check_graph_arrays",
     "check_id_tensor",
     "check_ids",
+    "check_integers",
     "check_mapping",
     "check_name",
     "check_rows",
     "check_values",
+    "holds_integers",
     "id_out_of_range",
+    "too_large_for_int64",
 ]
 
 INTEGERS = (
@@ -122,10 +125,17 @@ def check_graph_arrays(graph: FusedCSCSamplingGraph) -> None:
     if graph.type_per_edge is not None:
         check_array(graph.type_per_edge, "type_per_edge", INTEGERS, 0)
         check_rows(graph.type_per_edge, graph.total_num_edges, "type_per_edge")
+    for name in ("csc_indptr", "indices", "type_per_edge"):
+        value = getattr(graph, name)
+        if value is not None:
+            check_values(value, name)
     if graph.node_type_to_id is None:
         return
+    _check_type_ids(graph.node_type_to_id, "node_type_to_id")
+    _check_type_ids(graph.edge_type_to_id, "edge_type_to_id")
     check_array(graph.node_type_offset, "node_type_offset", INTEGERS, 1)
     assert graph.node_type_offset is not None
+    check_values(graph.node_type_offset, "node_type_offset")
     offsets = graph.node_type_offset.tolist()
     ends = (offsets[0], offsets[-1]) == (0, graph.total_num_nodes)
     if not ends or len(offsets) != len(graph.node_type_to_id) + 1 or offsets != sorted(offsets):
@@ -134,6 +144,42 @@ def check_graph_arrays(graph: FusedCSCSamplingGraph) -> None:
             f"that never descend, from 0 to {graph.total_num_nodes} nodes: the graph is damaged: "
             f"{graph}"
         )
+
+
+def holds_integers(tensor: torch.Tensor) -> bool:
+    """Whether a tensor's dtype is one of integers, signed or not; that of booleans is none."""
+    dtype = tensor.dtype
+    return not (dtype.is_floating_point or dtype.is_complex or dtype == torch.bool)
+
+
+def check_integers(value: Any, what: str) -> None:
+    """Refuses what is no tensor of integers of one dimension.
+
+    Raises:
+        TypeError: not a tensor, or not of integers.
+        ValueError: of other dimensions.
+    """
+    if not isinstance(value, torch.Tensor):
+        raise TypeError(f"{what} is a {type(value).__name__}; expected a torch.Tensor of integers")
+    if not holds_integers(value):
+        raise TypeError(f"{what} has dtype {value.dtype}; expected integers")
+    if value.dim() != 1:
+        raise ValueError(f"{what} has shape {tuple(value.shape)}; expected one dimension")
+
+
+def too_large_for_int64(integers: torch.Tensor) -> int | None:
+    """The largest value of a tensor if that is above all int64; None if there is none."""
+    # From 2**63 on, a word of uint64 reads as a negative number.
+    if integers.dtype != torch.uint64 or not bool((integers.view(torch.int64) < 0).any()):
+        return None
+    return int(integers.detach().cpu().numpy().max())
+
+
+def _check_type_ids(table: Mapping[str, int] | None, what: str) -> None:
+    """Refuses a table of types whose ids are not 0, 1, ...: they are places in lists."""
+    ids = None if table is None else list(table.values())
+    if ids is None or not all(isinstance(i, int) for i in ids) or sorted(ids) != [*range(len(ids))]:
+        raise ValueError(f"{what} is {table!r:.200}; expected {{type: id}} with ids 0, 1, ...")
 
 
 def check_values(tensor: torch.Tensor, what: str) -> None:
@@ -164,9 +210,10 @@ def check_ids(ids: torch.Tensor, count: int, what: str, dtype: torch.dtype) -> t
         IndexError: an id is outside [0, count).
     """
     check_id_tensor(ids, what, dtype)
+    too_large = too_large_for_int64(ids)
+    if too_large is not None:
+        raise IndexError(f"{what}: id {too_large} is outside [0, {count})")
     array = ids.detach().cpu().contiguous().numpy()
-    if array.dtype == np.uint64 and len(array) and int(array.max()) > np.iinfo(np.int64).max:
-        raise IndexError(f"{what}: id {int(array.max())} is outside [0, {count})")
     if array.dtype.kind == "u":
         array = array.astype(np.int64)
     bad = int(cpu.first_out_of_range(array, 0, count))
@@ -185,7 +232,7 @@ def check_id_tensor(ids: Any, what: str, dtype: torch.dtype) -> None:
     """
     if not isinstance(ids, torch.Tensor):
         raise TypeError(f"{what}: got a {type(ids).__name__}; expected a torch.Tensor of integers")
-    if ids.dtype.is_floating_point or ids.dtype.is_complex or ids.dtype == torch.bool:
+    if not holds_integers(ids):
         raise TypeError(f"{what}: got dtype {ids.dtype}; expected integers, e.g. {dtype}")
     if ids.dim() != 1:
         raise ValueError(f"{what}: got shape {tuple(ids.shape)}; expected one dimension")
@@ -206,9 +253,10 @@ def as_times(values: torch.Tensor, what: str) -> np.ndarray[Any, Any]:
     Raises:
         ValueError: a value is above all int64.
     """
+    too_large = too_large_for_int64(values)
+    if too_large is not None:
+        raise ValueError(f"{what} has {too_large}; expected times below 2**63")
     array: np.ndarray[Any, Any] = values.numpy()
-    if array.dtype == np.uint64 and len(array) and int(array.max()) > np.iinfo(np.int64).max:
-        raise ValueError(f"{what} has {int(array.max())}; expected times below 2**63")
     return array.astype(np.int64, copy=False)
 
 

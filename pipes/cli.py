@@ -138,7 +138,7 @@ def _info(options: argparse.Namespace) -> None:
     for key in dataset.feature.keys():  # noqa: SIM118  (a store is no dict)
         feature = dataset.feature[key]
         where = ", ".join(str(part) for part in key if part is not None)
-        row = feature.read(torch.empty(0, dtype=torch.int64))
+        row = feature.read(torch.empty(0, dtype=torch.int64, device="cpu"))
         print(f"feature       {where}  {_dtype(row.dtype)}{[feature.count(), *feature.size()]}")
     for i, task in enumerate(dataset.tasks):
         sets: list[tuple[str, AnyItemSet | None]] = [

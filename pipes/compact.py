@@ -8,7 +8,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from hopline.pipes.checks import check_values
+from hopline.pipes.checks import (
+    check_count,
+    check_flag,
+    check_values,
+    holds_integers,
+    too_large_for_int64,
+)
 from hopline.pipes.etypes import etype_str_to_tuple
 from hopline.pipes.relabel import HashNodeTable, NodeList
 from hopline.pipes.subgraph import CSCFormatBase
@@ -59,7 +65,7 @@ def unique_and_compact(
     >>> unique.tolist(), [c.tolist() for c in compacted]
     ([9, 4, 7], [[0, 1], [1, 2, 0]])
     """
-    _check_one_rank(rank, world_size)
+    _check_one_rank(rank, world_size, async_op)
     result: Any
     if isinstance(nodes, Mapping):
         unique, compacted = {}, {}
@@ -120,7 +126,7 @@ def unique_and_compact_csc_formats(
     >>> rows.tolist(), compacted.indices.tolist()
     ([5, 9, 7], [1, 2, 0])
     """
-    _check_one_rank(rank, world_size)
+    _check_one_rank(rank, world_size, async_op)
     rows, compacted = _relabel(csc_formats, unique_dst_nodes, HashNodeTable)
     return _Done((rows, compacted, None)) if async_op else (rows, compacted, None)
 
@@ -239,14 +245,14 @@ def _array(tensor: torch.Tensor, what: str) -> np.ndarray[Any, Any]:
     """int32[n] as it is, any other integers as int64[n]."""
     if not isinstance(tensor, torch.Tensor):
         raise TypeError(f"{what}: got a {type(tensor).__name__}; expected a tensor of integers")
-    if tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool:
+    if not holds_integers(tensor):
         raise TypeError(f"{what}: got dtype {tensor.dtype}; expected integers")
     if tensor.dim() != 1:
         raise ValueError(f"{what}: got shape {tuple(tensor.shape)}; expected one dimension")
     check_values(tensor, what)
-    if tensor.dtype == torch.uint64 and bool((tensor.view(torch.int64) < 0).any()):
-        bad = max(tensor.tolist())
-        raise ValueError(f"{what}: id {bad} does not fit int64; expected ids below 2**63")
+    too_large = too_large_for_int64(tensor)
+    if too_large is not None:
+        raise ValueError(f"{what}: id {too_large} does not fit int64; expected ids below 2**63")
     if tensor.dtype != torch.int32:
         tensor = tensor.to(torch.int64)
     array: np.ndarray[Any, Any] = tensor.detach().cpu().contiguous().numpy()
@@ -257,7 +263,10 @@ def _of_type(name: str) -> str:
     return f" of type {name!r}" if name else ""
 
 
-def _check_one_rank(rank: int, world_size: int) -> None:
+def _check_one_rank(rank: int, world_size: int, async_op: bool) -> None:
+    check_count(rank, "rank", None)
+    check_count(world_size, "world_size", None)
+    check_flag(async_op, "async_op")
     if world_size != 1 or rank != 0:
         raise ValueError(
             f"rank {rank} of world_size {world_size}: one mini-batch for several ranks "

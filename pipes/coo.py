@@ -15,6 +15,8 @@ from hopline.pipes.kernels import cpu
 
 __all__ = ["from_coo", "smallest_type_dtype"]
 
+MOST_NODES = 2**48  # above, a number is a slip; sums of such numbers fit in int64
+
 Pair = tuple[torch.Tensor, torch.Tensor]
 
 
@@ -105,6 +107,7 @@ def _from_typed(
             raise TypeError(f"num_nodes has {name!r}: {count!r}; expected a string and an int")
         if count < 0:
             raise ValueError(f"num_nodes[{name!r}] is {count}; expected 0 or more")
+    _check_total(sum(num_nodes.values()))
     node_types = {name: i for i, name in enumerate(num_nodes)}
     offsets = np.concatenate([[0], np.cumsum(list(num_nodes.values()))]).astype(np.int64)
     total = int(offsets[-1])
@@ -165,13 +168,17 @@ def _keep_ids(
 ) -> None:
     """Adds the edges' numbers to the attributes, if wanted or if positions would not do."""
     if wanted is None:
-        wanted = not torch.equal(numbers, torch.arange(len(numbers)))
+        wanted = not torch.equal(numbers, torch.arange(len(numbers), device="cpu"))
     if wanted:
         attributes[ORIGINAL_EDGE_ID] = numbers
 
 
 def _parts(parts: Any, rows: Mapping[str, int], what: str) -> list[torch.Tensor]:
     """The tensor of every type, in the types' order."""
+    if not rows:
+        raise ValueError(
+            f"attribute of {what}: there are no types that could have it; leave it out"
+        )
     if not isinstance(parts, Mapping) or set(parts) != set(rows):
         found = sorted(parts) if isinstance(parts, Mapping) else type(parts).__name__
         raise ValueError(
@@ -180,6 +187,11 @@ def _parts(parts: Any, rows: Mapping[str, int], what: str) -> list[torch.Tensor]
     for name, count in rows.items():
         check_rows(parts[name], count, f"attribute of {what} for {name!r}")
     return [parts[name] for name in rows]
+
+
+def _check_total(total: int) -> None:
+    if not 0 <= total <= MOST_NODES:
+        raise ValueError(f"num_nodes is {total}; expected 0 or more, {MOST_NODES} or fewer")
 
 
 def _sort(
@@ -194,9 +206,14 @@ def _sort(
     Returns:
         csc_indptr, indices, and each edge's number in the concatenated input.
     """
-    if total < 0:
-        raise ValueError(f"num_nodes is {total}; expected 0 or more")
-    counts = np.zeros(total + 1, np.int64)
+    _check_total(total)
+    try:
+        counts = np.zeros(total + 1, np.int64)
+    except MemoryError as error:
+        raise MemoryError(
+            f"csc_indptr of {total} nodes takes {8 * (total + 1)} bytes, which are not there; are "
+            "nodes numbered from 0 without gaps?"
+        ) from error
     checked = []
     for name, src, dst, src_offset, num_src, dst_offset, num_dst in lists:
         kind = f" of type {name!r}" if name else ""

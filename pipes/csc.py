@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from hopline.pipes.checks import check_mapping, check_rows
+from hopline.pipes.checks import check_integers, check_mapping, check_rows
 from hopline.pipes.etypes import etype_str_to_tuple
 from hopline.pipes.graph import FusedCSCSamplingGraph
 from hopline.pipes.kernels import cpu
@@ -114,13 +114,8 @@ def fused_csc_sampling_graph(
     )  # fmt: skip
 
 
-def _integers(value: Any, what: str) -> torch.Tensor:
-    if not isinstance(value, torch.Tensor):
-        raise TypeError(f"{what} is a {type(value).__name__}; expected a torch.Tensor")
-    if value.is_floating_point() or value.is_complex() or value.dtype == torch.bool:
-        raise TypeError(f"{what} has dtype {value.dtype}; expected integers")
-    if value.dim() != 1:
-        raise ValueError(f"{what} has shape {tuple(value.shape)}; expected one dimension")
+def _integers(value: torch.Tensor, what: str) -> torch.Tensor:
+    check_integers(value, what)
     if value.device.type != "cpu":
         raise ValueError(f"{what} is on {value.device}; build the graph on the CPU, then move it")
     return value

@@ -285,7 +285,7 @@ def check_state(source: Source, stages: tuple[Stage, ...], state: Mapping[str, A
     """
     if not isinstance(state, Mapping) or "version" not in state:
         raise TypeError(f"expected the dict that state_dict() gave, got {state!r:.200}")
-    if state["version"] != STATE_VERSION:
+    if type(state["version"]) is not int or state["version"] != STATE_VERSION:
         raise ValueError(
             f"the state has version {state['version']!r}; this release reads {STATE_VERSION}"
         )
@@ -297,9 +297,20 @@ def check_state(source: Source, stages: tuple[Stage, ...], state: Mapping[str, A
     for name in ("epoch", "batch", "seed"):
         if isinstance(state[name], bool) or not isinstance(state[name], int) or state[name] < 0:
             raise ValueError(f"the state's {name} is {state[name]!r}; expected an int of 0 or more")
+        # Larger ones would be cut to 64 bits in a key: the mini-batches of another epoch or seed.
+        # A walked source may have a seed of its own that is larger; it is compared below.
+        if state[name] >= 1 << 63 and (source.computed or name != "seed"):
+            raise ValueError(f"the state's {name} is {state[name]}; expected an int below 2**63")
+    if source.computed and state["source"] is not None:
+        raise ValueError(
+            f"the state's source is {state['source']!r:.200}; expected None of a "
+            f"{type(source).__name__}, which keeps no state: it is damaged"
+        )
     theirs, ours = state["settings"], _settings(source, stages)
-    if not isinstance(theirs, Mapping):
-        raise ValueError(f"the state's settings are {theirs!r:.200}; expected a dict")
+    if not isinstance(theirs, Mapping) or not all(isinstance(key, str) for key in theirs):
+        raise ValueError(
+            f"the state's settings are {theirs!r:.200}; expected a dict with strings for keys"
+        )
     differ = [
         f"{key}: {theirs.get(key, 'absent')!r} in the state, {ours.get(key, 'absent')!r} here"
         for key in sorted(theirs.keys() | ours.keys())
@@ -319,7 +330,10 @@ def check_state(source: Source, stages: tuple[Stage, ...], state: Mapping[str, A
 
 
 def _same(theirs: Any, ours: Any) -> bool:
-    return bool(theirs == ours) or repr(theirs) == repr(ours)  # NaN is the same as NaN
+    try:
+        return bool(theirs == ours) or repr(theirs) == repr(ours)  # NaN is the same as NaN
+    except (RuntimeError, TypeError, ValueError):  # of tensors and arrays, which no setting is
+        return False
 
 
 _ABSENT = object()

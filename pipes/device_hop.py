@@ -13,9 +13,8 @@ from hopline.pipes.hop import ANY_TIME, NO_LAYER, HopRule, check_picks
 from hopline.pipes.host_reads import HostReads
 from hopline.pipes.kernels.cuda import before, picks, scored
 from hopline.pipes.kernels.cuda.edge_reads import first_bad_neighbor, read_edges
-from hopline.pipes.kernels.cuda.looking import needs_expansion
-from hopline.pipes.kernels.ranks import rank_parallel_edges
-from hopline.pipes.page_lock import version_of
+from hopline.pipes.kernels.cuda.segment_picks import needs_expansion
+from hopline.pipes.kernels.cuda.segments import accumulate_typed_counts, count_picks
 
 if TYPE_CHECKING:
     from hopline.pipes.gpu_graph_cache import GPUGraphCache
@@ -125,25 +124,25 @@ def start_hop(
     if graph.type_per_edge is not None:
         edge_types = graph.residence.array("type_per_edge", graph.type_per_edge, device)
     fanouts, limits, keys = rule.fanouts.tolist(), words.fanouts, words.keys
-    begin, degree, picked, bad = picks.count_picks(
+    begin, degree, picked, bad = count_picks(
         indptr, edge_types, columns, limits, rule.replace, len(indices)
     )
     reads.expect_nothing(
         bad,
         lambda at: ValueError(f"csc_indptr is damaged at node {int(columns[at])}: {graph}"),
     )
-    looking = rule.prob_name is not None or rule.layer is not None or times is not None
+    reads_every_edge = rule.prob_name is not None or rule.layer is not None or times is not None
     room = len(columns) * sum(fanouts) if min(fanouts, default=0) >= 0 else None
     if room is not None and not rule.replace:
         room = min(room, len(columns) * len(indices))
     looked = None
-    if looking and needs_expansion(fanouts):
+    if reads_every_edge and needs_expansion(fanouts):
         room, looked = reads.read(picked[-1:], degree.sum())
     elif room is None or room > ROOM:
         (room,) = reads.read(picked[-1:])
     check_picks(room, len(columns))
-    if looking:
-        return _looking(
+    if reads_every_edge:
+        return _pick_reading_every_edge(
             graph, columns, rule, times, earliest, reads,
             _Draw(indices, edge_types, words, fanouts, begin, degree, picked, room, looked),
         )  # fmt: skip
@@ -195,7 +194,7 @@ class _Draw:
     looked: int | None
 
 
-def _looking(
+def _pick_reading_every_edge(
     graph: FusedCSCSamplingGraph,
     columns: torch.Tensor,
     rule: HopRule,
@@ -230,7 +229,7 @@ def _looking(
         if rule.prob_name is not None:
             weights = residence.attribute(graph, "edge", rule.prob_name, None, device)
         if rule.layer is not None and graph.has_parallel_edges():
-            parallel = _parallel_ranks(graph, len(draw.fanouts) > 1, device)
+            parallel = graph.parallel_edges.ranks(graph, len(draw.fanouts) > 1, device)
         segments, positions, neighbors, bad = scored.pick_scored(
             draw.indices, columns, draw.words.keys, draw.words.fanouts, largest, rule.replace,
             draw.begin, draw.degree, draw.picked, draw.room, draw.looked, weights,
@@ -259,7 +258,7 @@ def _tell_apart(
 ) -> DeviceHop:
     """Splits the segments of columns by the types of the edges."""
     types = graph.num_edge_types
-    segments, bad = picks.accumulate_typed_counts(kinds, by_column, types)
+    segments, bad = accumulate_typed_counts(kinds, by_column, types)
     reads.expect_nothing(
         bad,
         lambda at: ValueError(
@@ -268,27 +267,6 @@ def _tell_apart(
         ),
     )
     return DeviceHop(segments, types, neighbors, positions)
-
-
-def _parallel_ranks(
-    graph: FusedCSCSamplingGraph, by_type: bool, device: torch.device
-) -> torch.Tensor:
-    """int32[num_edges]: how many edges before each one have its ends, computed once."""
-    state = (graph.csc_indptr, graph.indices, graph.type_per_edge if by_type else None)
-    versions = tuple(None if tensor is None else version_of(tensor) for tensor in state)
-    known = graph.residence.parallel_ranks.get(by_type)
-    if (
-        known is None
-        or known[1] != versions
-        or any(a is not b for a, b in zip(known[0], state, strict=True))
-    ):
-        types = state[2]
-        with torch.inference_mode(False):  # tensors of that mode have no version
-            ranks = rank_parallel_edges(
-                graph.csc_indptr.cpu(), graph.indices.cpu(), None if types is None else types.cpu()
-            )
-        known = graph.residence.parallel_ranks[by_type] = (state, versions, ranks)
-    return graph.residence.array(("parallel", by_type), known[2], device)
 
 
 def _bad_index(graph: FusedCSCSamplingGraph, position: int, neighbor: int) -> ValueError:

@@ -32,7 +32,7 @@ class DeviceNodeList:
     """
 
     def __init__(self) -> None:
-        self._list = torch.empty(0, dtype=torch.int64)
+        self._list = torch.empty(0, dtype=torch.int64, device="cpu")
         self._count = 0
         self._pending = False
 
@@ -57,7 +57,7 @@ class DeviceNodeList:
 
     def clear(self) -> None:
         """Ends the list and lets go of its memory; that of a table stays for the next one."""
-        self.start(torch.empty(0, dtype=torch.int64))
+        self.start(torch.empty(0, dtype=torch.int64, device="cpu"))
 
     def append(
         self, neighbors: torch.Tensor, total: torch.Tensor

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from hopline.pipes.checks import check_values
+from hopline.pipes.checks import check_values, holds_integers
 from hopline.pipes.etypes import etype_str_to_tuple
 from hopline.pipes.features.buffers import empty_array
 from hopline.pipes.kernels import edges as kernels
@@ -32,12 +32,13 @@ def check_edges(edges: Any, what: str) -> torch.Tensor:
             f"{what} are a {type(edges).__name__}; expected an integer tensor of shape [N, 2], one "
             "row (source, destination) an edge"
         )
-    if edges.is_floating_point() or edges.is_complex() or edges.dtype == torch.bool:
+    if not holds_integers(edges):
         raise TypeError(f"{what} have dtype {edges.dtype}; expected integers")
     if edges.dim() != 2 or edges.shape[1] != 2:
+        on_its_side = edges.dim() == 2 and edges.shape[0] == 2
         raise ValueError(
             f"{what} have shape {tuple(edges.shape)}; expected [N, 2], one row (source, "
-            "destination) an edge"
+            "destination) an edge" + (": transpose them by .T" if on_its_side else "")
         )
     return edges
 

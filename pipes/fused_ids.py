@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ from hopline.pipes.features.rows import gather
 from hopline.pipes.graph import ORIGINAL_EDGE_ID, FusedCSCSamplingGraph
 from hopline.pipes.hop import Hop
 from hopline.pipes.kernels import typed
-from hopline.pipes.subgraph import CSCFormatBase, SampledSubgraph
+from hopline.pipes.subgraph import SampledSubgraph, trusted_csc
 
 __all__ = [
     "FusedSeeds",
@@ -232,7 +233,7 @@ def _homogeneous(
     ids = torch.from_numpy(nodes)
     subgraphs = []
     for hop, local, rows in hops:
-        csc = CSCFormatBase(torch.from_numpy(hop.segments), torch.from_numpy(local))
+        csc = trusted_csc(torch.from_numpy(hop.segments), torch.from_numpy(local))
         edge_ids = _original(graph, hop.positions)
         subgraphs.append(SampledSubgraph(csc, ids[:columns], ids[:rows], edge_ids))
         columns = rows
@@ -251,20 +252,17 @@ def _heterogeneous(
     assert graph.edge_type_to_id is not None
     assert graph.node_type_offset is not None
     offsets = graph.node_type_offset.numpy().astype(np.int64, copy=False)
-    node_types = sorted(graph.node_type_to_id, key=graph.node_type_to_id.__getitem__)
-    edge_types = sorted(graph.edge_type_to_id, key=graph.edge_type_to_id.__getitem__)
-    ends = [etype_str_to_tuple(etype) for etype in edge_types]
-    sources, destinations = (
-        np.array([graph.node_type_to_id[end[side]] for end in ends], np.int64) for side in (0, 2)
+    node_types, edge_types, sources, destinations = _types(
+        tuple(graph.node_type_to_id.items()), tuple(graph.edge_type_to_id.items())
     )
     # Nodes of each type among the first destinations, and after each hop.
     bounds = np.array([columns, *(rows for _, _, rows in hops)], np.int64)
     counts = np.empty((len(bounds), len(node_types)), np.int64)
-    ranks, types = empty_array(len(nodes), np.int32), empty_array(len(nodes), np.int32)
+    types, ranks = empty_array(2 * len(nodes), np.int32).reshape(2, -1)
     typed.typed_ranks(nodes, offsets, bounds, types, ranks, counts)
     by_type = empty_array(len(nodes), nodes.dtype)
     typed.split_nodes(nodes, offsets, types, ranks, counts[-1], by_type)
-    lists = torch.split(torch.from_numpy(by_type), counts[-1].tolist())
+    lists = torch.from_numpy(by_type).split_with_sizes(counts[-1].tolist())
     prefixes = [
         {name: part[:n] for name, part, n in zip(node_types, lists, row, strict=True)}
         for row in counts.tolist()
@@ -274,16 +272,17 @@ def _heterogeneous(
         lengths = counts[number][destinations] + 1
         indptr = empty_array(int(lengths.sum()), np.int64)
         indices, positions = empty_array(len(local), np.int32), empty_array(len(local), np.int64)
-        starts, wrong = np.empty(len(ends) + 1, np.int64), np.empty(len(ends), np.int64)
+        starts = np.empty(len(edge_types) + 1, np.int64)
+        wrong = np.empty(len(edge_types), np.int64)
         placed = typed.split_hop(
             hop.segments, local, hop.neighbors, hop.positions, counts[number], sources,
             destinations, offsets, types, ranks, indptr, indices, positions, starts, wrong,
         )  # fmt: skip
-        for etype, (source, _, _), bad in zip(edge_types, ends, wrong.tolist(), strict=True):
+        for etype, source, bad in zip(edge_types, sources, wrong.tolist(), strict=True):
             if bad >= 0:
                 raise ValueError(
-                    f"edge {bad} is of type {etype!r}, but its source is not of type {source!r}: "
-                    f"the graph is damaged: {graph}"
+                    f"edge {bad} is of type {etype!r}, but its source is not of type "
+                    f"{node_types[source]!r}: the graph is damaged: {graph}"
                 )
         if placed != len(local):
             raise ValueError(
@@ -291,22 +290,37 @@ def _heterogeneous(
                 f"type: the graph is damaged: {graph}"
             )
         sizes = np.diff(starts).tolist()
-        parts = zip(
-            edge_types,
-            torch.split(torch.from_numpy(indptr), lengths.tolist()),
-            torch.split(torch.from_numpy(indices), sizes),
-            torch.split(_original(graph, positions), sizes),
-            strict=True,
-        )
-        csc, edge_ids = {}, {}
-        for etype, pointers, sampled, ids in parts:
-            csc[etype] = CSCFormatBase(pointers, sampled)
-            edge_ids[etype] = ids
+        pointers = torch.from_numpy(indptr).split_with_sizes(lengths.tolist())
+        parts = map(trusted_csc, pointers, torch.from_numpy(indices).split_with_sizes(sizes))
+        csc = dict(zip(edge_types, parts, strict=True))
+        ids = _original(graph, positions).split_with_sizes(sizes)
+        edge_ids = dict(zip(edge_types, ids, strict=True))
         subgraphs.append(
             SampledSubgraph(csc, prefixes[number], dict(prefixes[number + 1]), edge_ids)
         )
     compacted = seeds.compacted(torch.from_numpy(ranks[seed_places]))
     return subgraphs[::-1], dict(prefixes[-1]), compacted
+
+
+@lru_cache(maxsize=64)
+def _types(
+    node_type_to_id: tuple[tuple[str, int], ...], edge_type_to_id: tuple[tuple[str, int], ...]
+) -> tuple[list[str], list[str], Array, Array]:
+    """Names in the order of their ids, and the node types that each edge type joins.
+
+    Returns:
+        (node types, edge types, int64[T] source type of each edge type, int64[T] destination type).
+    """
+    node_types, edge_types = (
+        [name for name, _ in sorted(ids, key=lambda entry: entry[1])]
+        for ids in (node_type_to_id, edge_type_to_id)
+    )
+    numbers = dict(node_type_to_id)
+    ends = [etype_str_to_tuple(etype) for etype in edge_types]
+    sources, destinations = (
+        np.array([numbers[end[side]] for end in ends], np.int64) for side in (0, 2)
+    )
+    return node_types, edge_types, sources, destinations
 
 
 NO_IDS = torch.empty(0, dtype=torch.int64)

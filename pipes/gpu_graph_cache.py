@@ -8,21 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from hopline.pipes.checks import check_array, check_count
+from hopline.pipes.checks import INTEGERS, check_array, check_count
 from hopline.pipes.features.fork_safe import fork_safe_lock
 from hopline.pipes.kernels.dispatch import check_triton, on_device
 from hopline.pipes.move import check_device
 
 if TYPE_CHECKING:
-    from hopline.pipes.kernels.cuda.picks import CachedEdges
+    from hopline.pipes.kernels.cuda.cached_edges import CachedEdges
 
 __all__ = ["GPUGraphCache"]
 
 INDICES = (torch.int32, torch.int64)
-INTEGERS = (
-    torch.uint8, torch.int8, torch.uint16, torch.int16, torch.uint32, torch.int32, torch.uint64,
-    torch.int64,
-)  # fmt: skip
 
 
 class GPUGraphCache:
@@ -122,8 +118,8 @@ class GPUGraphCache:
             TypeError: an array is no tensor, or of another dtype.
             ValueError: an array is on another device, or the lengths do not go together.
         """
+        from hopline.pipes.kernels.cuda.cached_edges import CachedEdges
         from hopline.pipes.kernels.cuda.graph_cache import find_cached
-        from hopline.pipes.kernels.cuda.picks import CachedEdges
 
         self._check(columns, begin, begin)
         with self._lock, self._in_turn():

@@ -9,18 +9,23 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
-from hopline.pipes.checks import as_times, check_array, check_mapping, check_name, check_rows
+from hopline.pipes.checks import check_array, check_mapping, check_name, check_rows
+from hopline.pipes.graph_attributes import AttributeArrays, find_attribute
 from hopline.pipes.hop import Hop, HopRule, sample_hop
-from hopline.pipes.kernels import cpu, draws, typed
-from hopline.pipes.page_lock import version_of
-from hopline.pipes.placement import Residence, host_array
+from hopline.pipes.kernels import cpu, typed
+from hopline.pipes.parallel_edges import ParallelEdges
+from hopline.pipes.placement import host_array
 from hopline.pipes.relabel import NodeTablePool
+from hopline.pipes.residence import Residence
+from hopline.pipes.sending import SharedCopies
+from hopline.pipes.snapshot import Snapshot
 
 if TYPE_CHECKING:
     from hopline.pipes.device_table import DeviceTablePool
@@ -48,7 +53,7 @@ class FusedCSCSamplingGraph:
         edge_attributes: `{name: tensor of num_edges rows in CSC order}`, or None.
 
     Raises:
-        TypeError: an array is no tensor of its dtype, or attributes are not in a dict.
+        TypeError: an array is no tensor of its dtype, or types or attributes are not in a dict.
         ValueError: an array is not of one dimension, or csc_indptr is empty.
     """
 
@@ -68,6 +73,8 @@ class FusedCSCSamplingGraph:
         # What is in the arrays is the makers' matter.
         check_array(csc_indptr, "csc_indptr", (torch.int64,), 1)
         check_array(indices, "indices", (torch.int32, torch.int64), 0)
+        check_mapping(node_type_to_id, "node_type_to_id", "{type: id}")
+        check_mapping(edge_type_to_id, "edge_type_to_id", "{type: id}")
         check_mapping(node_attributes, "node_attributes", "{name: tensor}")
         check_mapping(edge_attributes, "edge_attributes", "{name: tensor}")
         self.csc_indptr = csc_indptr
@@ -82,10 +89,11 @@ class FusedCSCSamplingGraph:
         self.residence = Residence()
         self._path = path
         self._loaded = self._tensors()
-        # What kernels read in place of attributes, each with the tensor that it was made from.
-        self._arrays: dict[tuple[str, str, Any], tuple[torch.Tensor, tuple[int, int], Array]] = {}
-        self._checked: tuple[torch.Tensor, int, int] | None = None
-        self._parallel: tuple[Any, torch.Tensor, torch.Tensor | None, Any, bool] | None = None
+        # What kernels read in place of attributes.
+        self._arrays = AttributeArrays()
+        self._checked: tuple[Snapshot, int] | None = None  # indices, and the nodes they are among
+        self._checked_types: Snapshot | None = None  # csc_indptr and type_per_edge
+        self.parallel_edges = ParallelEdges()
 
     @property
     def csc_indptr(self) -> torch.Tensor:
@@ -154,7 +162,7 @@ class FusedCSCSamplingGraph:
         Raises:
             KeyError: there is no such attribute.
         """
-        return _attribute(self.node_attributes, name, "node")
+        return find_attribute(self.node_attributes, name, "node")
 
     def edge_attribute(self, name: str | None) -> torch.Tensor | None:
         """The edge attribute of that name, in CSC order; None for None.
@@ -162,7 +170,7 @@ class FusedCSCSamplingGraph:
         Raises:
             KeyError: there is no such attribute.
         """
-        return _attribute(self.edge_attributes, name, "edge")
+        return find_attribute(self.edge_attributes, name, "edge")
 
     def add_node_attribute(self, name: str, value: torch.Tensor) -> None:
         """Adds or replaces a node attribute.
@@ -329,42 +337,7 @@ class FusedCSCSamplingGraph:
             ValueError: it has more than one number a row, or another number of rows; or the
                 domain is neither.
         """
-        if domain not in ("node", "edge"):
-            raise ValueError(f"domain is {domain!r}; expected 'node' or 'edge'")
-        attributes = self.node_attributes if domain == "node" else self.edge_attributes
-        value = _attribute(attributes, name, domain)
-        if value is None:
-            raise KeyError(f"no {domain} attribute None; the graph has {sorted(attributes or {})}")
-        rows = self.total_num_nodes if domain == "node" else self.total_num_edges
-        check_rows(value, rows, f"{domain} attribute {name!r}")
-        key = (domain, name, dtype)
-        known = self._arrays.get(key)
-        # The address, too: what is sent to another process is first moved to shared memory.
-        state = version_of(value), value.data_ptr()
-        if known is not None and known[0] is value and known[1] == state:
-            return known[2]
-        flat = value.detach().reshape(-1) if value.numel() == rows else value
-        if flat.dim() != 1:
-            raise ValueError(
-                f"{domain} attribute {name!r} has shape {tuple(value.shape)}; expected one number "
-                "a row"
-            )
-        if flat.is_complex() or (
-            dtype is not None and (flat.is_floating_point() or flat.dtype == torch.bool)
-        ):
-            raise TypeError(
-                f"{domain} attribute {name!r} has dtype {value.dtype}; expected "
-                f"{'numbers' if dtype is None else 'integers, e.g. torch.int64'}"
-            )
-        if flat.dtype in (torch.float16, torch.bfloat16):
-            flat = flat.float()
-        flat = flat.cpu().contiguous()
-        if dtype is None:
-            array: Array = flat.numpy()
-        else:
-            array = as_times(flat, f"{domain} attribute {name!r}")
-        self._arrays[key] = (value, state, array)
-        return array
+        return self._arrays.get(self, domain, name, dtype)
 
     def check_indices(self) -> None:
         """Looks once whether all indices name nodes, before a kernel follows them.
@@ -372,20 +345,42 @@ class FusedCSCSamplingGraph:
         Raises:
             ValueError: one does not: the graph is damaged.
         """
-        state = (self.indices, version_of(self.indices), self.total_num_nodes)
-        if (
-            self._checked is not None
-            and self._checked[0] is state[0]
-            and self._checked[1:] == state[1:]
-        ):
+        nodes = self.total_num_nodes
+        known = self._checked
+        if known is not None and known[0].is_of(self.indices) and known[1] == nodes:
             return
-        bad = cpu.first_out_of_range(host_array(self.indices), 0, self.total_num_nodes)
+        snapshot = Snapshot(self.indices)
+        bad = cpu.first_out_of_range(host_array(self.indices), 0, nodes)
         if bad >= 0:
             raise ValueError(
                 f"indices[{bad}] is {int(self.indices[bad])}; expected a node in "
-                f"[0, {self.total_num_nodes}): the graph is damaged: {self}"
+                f"[0, {nodes}): the graph is damaged: {self}"
             )
-        self._checked = state
+        self._checked = snapshot, nodes
+
+    def check_edge_types(self) -> None:
+        """Looks once whether edge types ascend within each column, before a kernel bisects them.
+
+        Raises:
+            ValueError: they do not: the graph is damaged.
+        """
+        if self.type_per_edge is None or self.num_edge_types < 2:
+            return
+        arrays = self.csc_indptr, self.type_per_edge
+        if self._checked_types is not None and self._checked_types.is_of(*arrays):
+            return
+        snapshot = Snapshot(*arrays)
+        indptr, types = host_array(self.csc_indptr), host_array(self.type_per_edge)
+        bad = cpu.first_bad_column(indptr, self.total_num_edges)
+        if bad >= 0:
+            return  # whoever reads that column refuses it
+        bad = typed.first_in_disorder(indptr, types, self.num_edge_types)
+        if bad >= 0:
+            raise ValueError(
+                f"type_per_edge[{bad}] is {int(types[bad])}; expected types below "
+                f"{self.num_edge_types} that ascend within a column: the graph is damaged: {self}"
+            )
+        self._checked_types = snapshot
 
     def is_huge(self) -> bool:
         """Whether the graph has too many nodes or edges to look at all for a single question."""
@@ -401,32 +396,7 @@ class FusedCSCSamplingGraph:
         if self.is_huge():
             return True
         self.check_indices()
-        indptr, types = self.csc_indptr, self.type_per_edge
-        versions = version_of(indptr), None if types is None else version_of(types)
-        known = self._parallel
-        if (
-            known is None
-            or known[0] is not self._checked
-            or known[1] is not indptr
-            or known[2] is not types
-            or known[3] != versions
-        ):
-            columns = host_array(indptr)
-            bad = cpu.first_bad_column(columns, self.total_num_edges)
-            if bad >= 0:
-                raise ValueError(f"csc_indptr is damaged at node {bad}: {self}")
-            if types is not None and self.num_edge_types > 1:
-                bad = typed.first_in_disorder(columns, host_array(types), self.num_edge_types)
-                if bad >= 0:
-                    raise ValueError(
-                        f"type_per_edge[{bad}] is {int(types[bad])}; expected types below "
-                        f"{self.num_edge_types} that ascend within a column: the graph is "
-                        f"damaged: {self}"
-                    )
-            seen = np.full(self.total_num_nodes, -1, np.int64)
-            found = bool(draws.has_parallel_edges(columns, host_array(self.indices), seen))
-            known = self._parallel = (self._checked, indptr, types, versions, found)
-        return known[4]
+        return self.parallel_edges.exist(self)
 
     # -----------------------------------------------------------------------------------------
     # Copies and files
@@ -464,17 +434,9 @@ class FusedCSCSamplingGraph:
             ValueError: the graph is on a GPU.
             RuntimeError: torch finds no GPU, or the system does not let as much memory be locked.
         """
-        if self.indices.device.type != "cpu":
-            raise ValueError(f"{self} is on {self.indices.device}; expected a graph on the CPU")
-        residence = Residence(pinned=True)
-        for name, tensor in (
-            ("csc_indptr", self.csc_indptr),
-            ("indices", self.indices),
-            ("type_per_edge", self.type_per_edge),
-        ):
-            if tensor is not None:
-                residence.array(name, tensor, tensor.device)
-        self.residence = residence
+        from hopline.pipes.placement import pin_graph
+
+        pin_graph(self)
         return self
 
     def is_pinned(self) -> bool:
@@ -535,6 +497,21 @@ class FusedCSCSamplingGraph:
         )
         return FusedCSCSamplingGraph, state
 
+    def _use_shared_memory(self) -> None:
+        """Puts copies in shared memory in the place of the arrays; readers keep the old ones."""
+        move = SharedCopies()
+        # Not by the property: the number of nodes stays, and with it the tables.
+        self._csc_indptr, self.indices = move(self._csc_indptr), move(self.indices)
+        if self.type_per_edge is not None:
+            self.type_per_edge = move(self.type_per_edge)
+        if self.node_type_offset is not None:
+            self.node_type_offset = move(self.node_type_offset)
+        self.node_attributes = move.all_of(self.node_attributes)
+        self.edge_attributes = move.all_of(self.edge_attributes)
+        if move.moved:  # these refer to the old memory
+            self._arrays, self.parallel_edges = AttributeArrays(), ParallelEdges()
+            self._checked = None
+
     def __repr__(self) -> str:
         kind = ""
         if self.node_type_to_id is not None:
@@ -548,11 +525,12 @@ class FusedCSCSamplingGraph:
         )
 
 
-def _attribute(
-    attributes: Mapping[str, torch.Tensor] | None, name: str | None, kind: str
-) -> torch.Tensor | None:
-    if name is None:
-        return None
-    if attributes is None or not isinstance(name, str) or name not in attributes:
-        raise KeyError(f"no {kind} attribute {name!r}; the graph has {sorted(attributes or {})}")
-    return attributes[name]
+def _reduce_for_process(graph: FusedCSCSamplingGraph) -> tuple[Any, ...]:
+    """As `__reduce__`, for a process of this machine."""
+    if graph.path is None:
+        graph._use_shared_memory()
+    return graph.__reduce__()
+
+
+# What multiprocessing sends by; plain pickle copies the arrays itself.
+ForkingPickler.register(FusedCSCSamplingGraph, _reduce_for_process)

@@ -3,7 +3,8 @@
 graph.yaml                 format_version, type tables, attributes
 csc_indptr.npy             int64[num_nodes + 1]
 indices.npy                int32 or int64[num_edges]
-type_per_edge.npy          integer[num_edges], heterogeneous graphs only
+type_per_edge.npy          uint8 or signed integer[num_edges], ascending within each column;
+                           heterogeneous graphs only
 node_attributes/NAME.npy   num_nodes rows
 edge_attributes/NAME.npy   num_edges rows, in CSC order
 """
@@ -19,7 +20,7 @@ from urllib.parse import quote
 import torch
 import yaml
 
-from hopline.pipes.checks import check_rows
+from hopline.pipes.checks import check_graph_arrays, check_name, check_rows
 from hopline.pipes.csc import check_types
 from hopline.pipes.graph import FusedCSCSamplingGraph
 from hopline.pipes.npy import read_npy, write_npy
@@ -38,6 +39,7 @@ KEYS: dict[str, type] = {
 }
 TYPE_KEYS = {"node_type_offset", "node_type_to_id", "edge_type_to_id"}
 INTEGERS = {torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64}
+WIDER = {torch.uint16: torch.int32, torch.uint32: torch.int64, torch.uint64: torch.int64}
 
 
 def attribute_file(domain: str, name: str) -> str:
@@ -80,11 +82,20 @@ def write_graph_yaml(
 
 
 def save_graph(graph: FusedCSCSamplingGraph, path: str | os.PathLike[str]) -> None:
-    """Writes a graph to a new or empty folder.
+    """Writes a graph to a new or empty folder; what is written can be loaded.
+
+    Unsigned edge types of more than a byte are written as signed ones that hold them.
 
     Raises:
         FileExistsError: the folder holds something.
+        TypeError: an array of the graph is no tensor, or of a wrong dtype.
+        ValueError: arrays of the graph do not fit each other.
     """
+    check_graph_arrays(graph)
+    for name, value in (graph.node_attributes or {}).items():
+        check_rows(value, graph.total_num_nodes, f"node attribute {name!r}")
+    for name, value in (graph.edge_attributes or {}).items():
+        check_rows(value, graph.total_num_edges, f"edge attribute {name!r}")
     folder = Path(path)
     folder.mkdir(parents=True, exist_ok=True)
     if any(folder.iterdir()):
@@ -92,10 +103,12 @@ def save_graph(graph: FusedCSCSamplingGraph, path: str | os.PathLike[str]) -> No
     write_npy(folder / "csc_indptr.npy", graph.csc_indptr)
     write_npy(folder / "indices.npy", graph.indices)
     if graph.type_per_edge is not None:
-        write_npy(folder / "type_per_edge.npy", graph.type_per_edge)
+        types = graph.type_per_edge
+        write_npy(folder / "type_per_edge.npy", types.to(WIDER.get(types.dtype, types.dtype)))
     dtypes: dict[str, dict[str, str]] = {"node": {}, "edge": {}}
     for domain, attributes in (("node", graph.node_attributes), ("edge", graph.edge_attributes)):
         for name, value in (attributes or {}).items():
+            check_name(name, f"the name of a {domain} attribute")
             file = folder / attribute_file(domain, name)
             file.parent.mkdir(exist_ok=True)
             dtypes[domain][name] = write_npy(file, value)
@@ -115,7 +128,10 @@ def load_graph(path: str | os.PathLike[str], *, in_memory: bool = False) -> Fuse
     """Maps a graph, or reads it into memory.
 
     Sizes and tables are checked here; the entries of the arrays as they are used, since reading all
-    of a mapped graph would cost more than many an epoch.
+    of a mapped graph would cost more than many an epoch. Edge types must ascend within a column,
+    which `fused_csc_sampling_graph` checks and loading does not: what draws from a whole column
+    raises ValueError where they do not, but a fanout for each type finds its edges by bisection,
+    and would take edges of another type.
 
     Args:
         path: folder that `save_graph` wrote.
@@ -149,7 +165,7 @@ def load_graph(path: str | os.PathLike[str], *, in_memory: bool = False) -> Fuse
         )
     offset = types = None
     if "node_type_to_id" in document:
-        offset = torch.tensor(document["node_type_offset"], dtype=torch.int64)
+        offset = torch.tensor(document["node_type_offset"], dtype=torch.int64, device="cpu")
         try:
             check_types(
                 offset, document["node_type_to_id"], document["edge_type_to_id"], len(indptr) - 1
@@ -160,7 +176,8 @@ def load_graph(path: str | os.PathLike[str], *, in_memory: bool = False) -> Fuse
         if types.dtype not in INTEGERS or types.shape != indices.shape:
             raise ValueError(
                 f"{folder / 'type_per_edge.npy'}: {types.dtype} of shape {tuple(types.shape)}; "
-                f"expected integers of shape {tuple(indices.shape)}, one for each edge"
+                f"expected uint8 or signed integers of shape {tuple(indices.shape)}, one for each "
+                "edge"
             )
     attributes: dict[str, dict[str, torch.Tensor]] = {"node": {}, "edge": {}}
     for domain, rows in (("node", len(indptr) - 1), ("edge", len(indices))):

@@ -56,7 +56,7 @@ def sample_once(
         fanouts = fanouts.tolist()
     if random_seed is None:
         random_seed = secrets.randbits(63)
-    check_count(random_seed, "random_seed", None)
+    random_seed = check_count(random_seed, "random_seed", None)
     stage = sampler([], graph, [fanouts], **options)
     stage.deduplicate = False
     extra = {} if pre_time_window is None else {"pre_time_window": pre_time_window}
@@ -109,7 +109,7 @@ def sample_negative_pairs(
     stage = UniformNegativeSampler([], graph, negative_ratio)
     seeds: Any = {edge_type: node_pairs} if edge_type else node_pairs
     seed = secrets.randbits(63) if random_seed is None else random_seed
-    check_count(seed, "random_seed", None)
+    seed = check_count(seed, "random_seed", None)
     found: Any = stage(MiniBatch(seeds=seeds, key=(seed, 0, 0))).seeds
     pairs: torch.Tensor = found[edge_type] if edge_type else found
     return pairs

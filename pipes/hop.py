@@ -107,7 +107,7 @@ def sample_hop(
     typed = graph.type_per_edge is not None
     edge_types = graph.type_per_edge.numpy() if graph.type_per_edge is not None else NO_TYPES
     segments = len(columns) * len(fanouts)
-    begin, degree = empty_array(segments, np.int64), empty_array(segments, np.int64)
+    begin, degree = empty_array(2 * segments, np.int64).reshape(2, -1)
     picked = empty_array(segments + 1, np.int64)
     total = cpu.count_picks(
         indptr, edge_types, columns, fanouts, rule.replace, len(indices), begin, degree, picked
@@ -197,7 +197,7 @@ def _pick_by_looking(
         else:
             repeats = NO_REPEATS
             if parallel:
-                repeats = graph.residence.repeats(graph, len(rule.fanouts) > 1)
+                repeats = graph.parallel_edges.repeats(graph, len(rule.fanouts) > 1)
             total = smallest.pick_smallest(
                 indices, node_ids, rule.keys, rule.fanouts, begin, degree, room, weights, layer,
                 *repeats, segments, positions, neighbors,

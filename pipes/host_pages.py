@@ -209,7 +209,8 @@ def tensor_like(tensor: torch.Tensor, memory: Any, offset: int | None = None) ->
     if offset is None:
         return flat[: tensor.numel() * tensor.element_size()].view(tensor.dtype).view(tensor.shape)
     storage = flat.untyped_storage()
-    return torch.empty(0, dtype=tensor.dtype).set_(storage, offset, tensor.shape, tensor.stride())
+    bare = torch.empty(0, dtype=tensor.dtype, device="cpu")
+    return bare.set_(storage, offset, tensor.shape, tensor.stride())
 
 
 def same_bytes(first: int, second: int, size: int) -> bool:
@@ -304,6 +305,6 @@ def _blocks_tell() -> bool:
     """Whether big blocks have the headers by which a block is told from a part of one."""
     blocks = (
         torch.from_numpy(np.empty(2 * ALWAYS_MAPPED, np.uint8)),
-        torch.empty(2 * ALWAYS_MAPPED, dtype=torch.uint8),
+        torch.empty(2 * ALWAYS_MAPPED, dtype=torch.uint8, device="cpu"),
     )
     return all(_is_mapped_block(block.data_ptr(), block.nbytes) for block in blocks)

@@ -75,7 +75,7 @@ def calculate_range(
         ranks are [0, total), without overlap.
 
     Raises:
-        TypeError: a number is no int.
+        TypeError: a number is no int, a flag no bool.
         ValueError: a number is out of range.
 
     >>> calculate_range(True, 15, 4, 3, 1, 0, 2, True, True)
@@ -83,6 +83,9 @@ def calculate_range(
     """
     check_count(total, "total")
     check_count(batch_size, "batch_size", 1)
+    check_flag(distributed, "distributed")
+    check_flag(drop_last, "drop_last")
+    check_flag(drop_uneven_inputs, "drop_uneven_inputs")
     if distributed:
         check_part(rank, "rank", check_count(num_replicas, "num_replicas", 1))
         check_part(worker_id, "worker_id", max(check_count(num_workers, "num_workers"), 1))
@@ -126,8 +129,8 @@ def minibatcher_default(batch: Any, names: tuple[str, ...] | None) -> MiniBatch:
             "the item set has no names, so its columns cannot be told apart; pass "
             "ItemSet(items, names=('seeds', 'labels')), or a minibatcher of your own"
         )
-    if isinstance(names, str):
-        raise TypeError(f"names is {names!r}; expected a tuple of strings")
+    if not isinstance(names, tuple | list) or not all(isinstance(n, str) for n in names):
+        raise TypeError(f"names is {names!r:.80}; expected a tuple of strings")
     given, names = names, tuple(EARLIER_NAMES.get(name, name) for name in names)
     if len(set(names)) < len(names):
         raise ValueError(
@@ -173,6 +176,9 @@ def _copied(items: Any) -> Any:
     if type(items) in (list, tuple):
         return type(items)(_copied(item) for item in items)
     return items
+
+
+MOST_RANKS = 2**31
 
 
 def _flag(value: Any, name: str) -> bool:
@@ -316,7 +322,8 @@ class DistributedItemSampler(ItemSampler):
     Raises:
         RuntimeError: ranks are to be asked for, and no process group is initialised.
         TypeError: num_replicas or rank is no int.
-        ValueError: rank is not in [0, num_replicas), or a seed is missing without a process group.
+        ValueError: rank is not in [0, num_replicas), there are more than 2**31 ranks, or a seed is
+            missing without a process group.
     """
 
     def __init__(
@@ -345,6 +352,8 @@ class DistributedItemSampler(ItemSampler):
                 )
             num_replicas, rank = dist.get_world_size(), dist.get_rank()
         check_part(rank, "rank", check_count(num_replicas, "num_replicas", None))
+        if num_replicas > MOST_RANKS:
+            raise ValueError(f"num_replicas is {num_replicas}; expected {MOST_RANKS} or fewer")
         self.drop_uneven_inputs = _flag(drop_uneven_inputs, "drop_uneven_inputs")
         self.num_replicas = num_replicas
         self.rank = rank

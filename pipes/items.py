@@ -8,9 +8,12 @@ from typing import Any
 import numpy as np
 import torch
 
+from hopline.pipes.checks import check_values
+
 __all__ = ["HeteroItemSet", "ItemSet"]
 
 INTEGER_DTYPES = frozenset({torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8})
+MOST = 2**62  # items: room for the sums of int64 that places in an epoch are made of
 
 
 def _length(column: Any) -> int:
@@ -23,6 +26,9 @@ def _check_column(column: Any, where: str) -> Any:
             f"{where} is a numpy array; pass torch.from_numpy(array), or a list for other items"
         )
     if isinstance(column, torch.Tensor):
+        if column.layout != torch.strided or column.is_nested:
+            raise TypeError(f"{where} is a sparse or nested tensor; expected a dense one")
+        check_values(column, where)
         if column.dim() == 0:
             raise ValueError(f"{where} is a 0-d tensor; a column of several needs at least 1 dim")
     elif not isinstance(column, Sequence) or isinstance(column, str | bytes):
@@ -38,6 +44,7 @@ def _check_index(index: torch.Tensor, length: int) -> torch.Tensor:
         raise TypeError(f"item index has dtype {index.dtype}; expected integers")
     if index.dim() != 1:
         raise ValueError(f"item index has shape {tuple(index.shape)}; expected one dimension")
+    check_values(index, "item index")
     index = index.to(device="cpu", dtype=torch.int64)
     if index.numel():
         low, high = (int(x) for x in torch.aminmax(index))
@@ -55,6 +62,7 @@ def _unwrap(index: Any) -> Any:
         return index
     if index.dtype not in INTEGER_DTYPES:
         raise TypeError(f"item index has dtype {index.dtype}; expected integers")
+    check_values(index, "item index")
     return int(index)
 
 
@@ -94,6 +102,7 @@ class ItemSet:
         if isinstance(items, torch.Tensor) and items.dim() == 0:
             if items.dtype not in INTEGER_DTYPES:
                 raise TypeError(f"a 0-d tensor of items has dtype {items.dtype}; expected integers")
+            check_values(items, "items")
             self._dtype = items.dtype
             items = int(items)
         if isinstance(items, bool):
@@ -103,6 +112,8 @@ class ItemSet:
         if isinstance(items, int | np.integer):
             if items < 0:
                 raise ValueError(f"number of items is {items}; expected 0 or more")
+            if items > MOST:
+                raise ValueError(f"number of items is {items}; expected {MOST} or fewer")
             self._count = int(items)
         elif isinstance(items, tuple):
             if not items:
@@ -173,7 +184,7 @@ class ItemSet:
         if isinstance(index, slice):
             return _positions(index, self._len).to(self._dtype)
         if isinstance(index, int):
-            return torch.tensor(index, dtype=self._dtype)
+            return torch.tensor(index, dtype=self._dtype, device="cpu")
         return index.to(self._dtype)
 
     @staticmethod
@@ -223,6 +234,8 @@ class HeteroItemSet:
         columns = {key: value.num_items for key, value in itemsets.items()}
         if len(set(columns.values())) > 1:
             raise ValueError(f"item sets have columns {columns}; expected as many in all")
+        if (total := sum(len(s) for s in itemsets.values())) > MOST:
+            raise ValueError(f"number of items is {total} of all types; expected {MOST} or fewer")
         self._itemsets = dict(itemsets)
         self._keys = list(itemsets)
         self._offsets = np.cumsum([0] + [len(s) for s in itemsets.values()])
@@ -264,13 +277,20 @@ class HeteroItemSet:
             index = _positions(index, len(self))
         elif isinstance(index, torch.Tensor):
             index = _check_index(index, len(self))
-        elif isinstance(index, Sequence) and all(type(i) is int for i in index):
-            index = _check_index(torch.tensor(index, dtype=torch.int64), len(self))
+        elif (
+            isinstance(index, Sequence)
+            and not isinstance(index, str | bytes)
+            and all(type(i) is int for i in index)
+        ):
+            wrapped = [_wrap(i, len(self)) for i in index]  # ints of any size
+            index = torch.tensor(wrapped, dtype=torch.int64, device="cpu")
         else:
             raise TypeError(
                 f"item index is a {type(index).__name__}; expected int, slice, sequence of ints or "
                 "torch.Tensor"
             )
+        if len(self._keys) == 1:
+            return {self._keys[0]: self._itemsets[self._keys[0]][index]} if len(index) else {}
         numbers = index.numpy()
         kinds = np.searchsorted(self._offsets, numbers, side="right") - 1
         out: dict[str, Any] = {}

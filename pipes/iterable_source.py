@@ -7,6 +7,8 @@ import inspect
 from collections.abc import Iterable, Iterator
 from typing import Any, ClassVar, NoReturn
 
+import numpy as np
+import torch
 from torchdata.nodes import BaseNode, Loader
 
 from hopline.pipes.minibatch import MiniBatch
@@ -42,9 +44,9 @@ class IterableSource(Source):
         super().__init__()
         if isinstance(iterable, Loader):
             iterable = iterable.root  # a node tells its place exactly, also at an epoch's end
-        if isinstance(iterable, MiniBatch | str | bytes | dict) or not hasattr(
-            iterable, "__iter__"
-        ):
+        rows = isinstance(iterable, torch.Tensor | np.ndarray)
+        one = isinstance(iterable, MiniBatch | str | bytes | dict)
+        if rows or one or not hasattr(iterable, "__iter__"):
             raise TypeError(
                 f"source is a {type(iterable).__name__}; expected an iterable of MiniBatch"
             )

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from hopline.pipes.cursor import Cursor, check_state, make_state
+from hopline.pipes.features.buffers import settle
 from hopline.pipes.minibatch import MiniBatch
 from hopline.pipes.stage import Chain, Stage
 from hopline.pipes.stages.copy_to import CopyTo
@@ -24,6 +25,7 @@ LEFT = (
     "this loop over the loader has ended: close() or load_state_dict() was called, or another loop "
     "was started, and a loader reads one epoch at a time"
 )
+MOST_WORKERS = 4096  # above, a number is a slip, and the threads would take the machine down
 
 
 class DataLoader:
@@ -86,6 +88,10 @@ class DataLoader:
                 raise TypeError(f"{name} is {value!r}; expected an int")
             if value < least:
                 raise ValueError(f"{name} is {value}; expected {least} or more")
+        if num_workers > MOST_WORKERS:
+            raise ValueError(
+                f"num_workers is {num_workers}; expected {MOST_WORKERS} or fewer: each is a thread"
+            )
         if num_gpu_cached_edges:
             raise ValueError(
                 f"num_gpu_cached_edges is {num_gpu_cached_edges}; give it to the sampler, as "
@@ -140,7 +146,8 @@ class DataLoader:
         """
         source, stages = self.chain.parts()
         place = self._place
-        return make_state(source, stages, place.epoch, place.batch, place.seed, place.after)
+        epoch, batch, after = place.at  # at once: another thread may be reading the loader
+        return make_state(source, stages, epoch, batch, place.seed, after)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Goes to the place of a state: the next loop reads the rest of its epoch.
@@ -186,9 +193,13 @@ class DataLoader:
 
 
 class _Place:
-    """The next mini-batch to deliver."""
+    """The next mini-batch to deliver.
 
-    __slots__ = ("after", "batch", "begun", "epoch", "loaded", "seed")
+    What moves is one tuple that is replaced whole, so that a thread that asks for the state while
+    another one reads finds a place that was there, and never half of two.
+    """
+
+    __slots__ = ("at", "begun", "loaded", "seed")
 
     def __init__(
         self,
@@ -200,12 +211,22 @@ class _Place:
         begun: bool = False,
         loaded: bool = False,
     ) -> None:
-        self.epoch = epoch
-        self.batch = batch
+        self.at = (epoch, batch, after)
         self.seed = seed
-        self.after = after
         self.begun = begun  # a loop has started to read this epoch
         self.loaded = loaded  # a walked source is to be put back to this place
+
+    @property
+    def epoch(self) -> int:
+        return self.at[0]
+
+    @property
+    def batch(self) -> int:
+        return self.at[1]
+
+    @property
+    def after(self) -> Any:
+        return self.at[2]
 
 
 class _Epoch(Iterator[MiniBatch]):
@@ -224,7 +245,7 @@ class _Epoch(Iterator[MiniBatch]):
             source_state=place.after,
             live=not place.loaded,
         )
-        place.after, place.loaded = self._cursor.after, False
+        place.at, place.loaded = (place.epoch, place.batch, self._cursor.after), False
         most = num_workers * prefetch_factor
         # In the making or waiting; one more is in the reader's hands.
         self._limit = most - 1 if most - 1 > num_workers else most
@@ -237,6 +258,7 @@ class _Epoch(Iterator[MiniBatch]):
         self._process = os.getpid()
         if num_workers:
             self.pool = ThreadPoolExecutor(num_workers, thread_name_prefix="hopline-loader")
+            self._end_with_me = _Ending(self.pool, self._streams)
 
     def __next__(self) -> MiniBatch:
         if self._closed:
@@ -255,14 +277,13 @@ class _Epoch(Iterator[MiniBatch]):
             self._done = True
             self.close()
             raise
-        self._place.batch += 1
-        self._place.after = after
+        epoch, batch, _ = self._place.at
+        self._place.at = (epoch, batch + 1, after)
         return minibatch
 
     def _end(self) -> StopIteration:
         place = self._place
-        place.epoch, place.batch, place.begun = place.epoch + 1, 0, False
-        place.after = self._cursor.end
+        place.at, place.begun = (place.epoch + 1, 0, self._cursor.end), False
         return StopIteration()
 
     def _inline(self) -> tuple[MiniBatch, Any]:
@@ -312,10 +333,24 @@ class _Epoch(Iterator[MiniBatch]):
         if self.pool is not None:
             self.pool.shutdown(wait=False, cancel_futures=True)
         self._streams.close()
+        # No loan may come for long: what has come back above the limit is freed now.
+        settle()
+
+
+class _Ending:
+    """Ends the threads when the epoch that holds it dies.
+
+    Not a `__del__` of the epoch: a Ctrl-C that falls into one is lost, and a loop without threads
+    has nothing to end.
+    """
+
+    def __init__(self, pool: ThreadPoolExecutor, streams: WorkerStreams) -> None:
+        self._pool = pool
+        self._streams = streams
 
     def __del__(self) -> None:
-        if not getattr(self, "_closed", True):
-            self.close()
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        self._streams.close()
 
 
 def _gpus(stages: tuple[Stage, ...]) -> list[torch.device]:

@@ -76,14 +76,12 @@ class MiniBatch:
         for name in columns:
             if not isinstance(name, str):
                 raise TypeError(f"a column name is {name!r}; expected a string")
-        reserved = {"key", "extra"}
-        known = {f.name for f in dataclasses.fields(cls)} - reserved
-        if taken := (set(dir(cls)) | reserved) & set(columns) - known:
+        fields = {name: value for name, value in columns.items() if name in COLUMNS}
+        rest = {name: value for name, value in columns.items() if name not in COLUMNS}
+        if rest and (taken := (set(dir(cls)) | {"key", "extra"}) & set(rest)):
             raise ValueError(
                 f"item sets may not name a column {sorted(taken)}: mini-batches use the name"
             )
-        fields = {name: value for name, value in columns.items() if name in known}
-        rest = {name: value for name, value in columns.items() if name not in known}
         return cls(**fields, extra=rest)
 
     def __getattr__(self, name: str) -> Any:
@@ -201,6 +199,10 @@ class MiniBatch:
             if f.name != "key" and value is not None and value != {}:
                 parts.append(f"{f.name}={_short(value)}")
         return f"MiniBatch({', '.join(parts)})"
+
+
+# What a column of an item set may be called to become an attribute of its own.
+COLUMNS = frozenset(f.name for f in dataclasses.fields(MiniBatch)) - {"key", "extra"}
 
 
 def check_minibatch(minibatch: Any, what: str) -> MiniBatch:

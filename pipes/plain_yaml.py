@@ -7,7 +7,14 @@ from typing import Any
 
 import yaml
 
-__all__ = ["MAX_BYTES", "MAX_VALUES", "read_plain_yaml", "show"]
+__all__ = [
+    "MAX_BYTES",
+    "MAX_VALUES",
+    "parse_plain_yaml",
+    "read_plain_yaml",
+    "read_yaml_bytes",
+    "show",
+]
 
 MAX_BYTES = 64 << 20  # of the file
 MAX_VALUES = 1_000_000  # in the document, and again with its aliases written out
@@ -62,17 +69,35 @@ def read_plain_yaml(path: Path) -> Any:
     """Reads a file of one YAML document; None if it is empty.
 
     Raises:
+        OSError: as `read_yaml_bytes`.
+        ValueError: as `read_yaml_bytes` and `parse_plain_yaml`.
+    """
+    return parse_plain_yaml(read_yaml_bytes(path))
+
+
+def read_yaml_bytes(path: Path) -> bytes:
+    """Reads a file that should be YAML.
+
+    Raises:
         FileNotFoundError: there is no such file.
         OSError: it cannot be read, or is no regular file: reading a pipe or a device may never end.
-        ValueError: it is too large, no YAML, nested too deeply, contains itself, names a Python
-            object, or gives a key twice. The message does not name the file.
+        ValueError: it is too large. The message does not name the file.
     """
     size = path.stat().st_size
     if not path.is_file():
         raise OSError(0, "it is no regular file", str(path))
     if size > MAX_BYTES:
         raise ValueError(f"{size} bytes; expected {MAX_BYTES} or less")
-    content = path.read_bytes()
+    return path.read_bytes()
+
+
+def parse_plain_yaml(content: bytes) -> Any:
+    """Parses one YAML document; None if there is none.
+
+    Raises:
+        ValueError: it is no YAML, nested too deeply, contains itself, names a Python object, or
+            gives a key twice.
+    """
     try:
         loader = _Loader(content)
         try:

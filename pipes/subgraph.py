@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from hopline.pipes.checks import check_count
+from hopline.pipes.checks import check_count, check_integers
 from hopline.pipes.edges import Edges, check_edges, unlisted_edges
 from hopline.pipes.etypes import etype_str_to_tuple
 from hopline.pipes.features.rows import gather
@@ -17,7 +17,14 @@ from hopline.pipes.move import move_fields
 from hopline.pipes.pinning import is_pinned
 from hopline.pipes.tensor_functions import expand_indptr
 
-__all__ = ["Block", "CSCFormatBase", "PyGLayerData", "SampledSubgraph", "SampledSubgraphImpl"]
+__all__ = [
+    "Block",
+    "CSCFormatBase",
+    "PyGLayerData",
+    "SampledSubgraph",
+    "SampledSubgraphImpl",
+    "trusted_csc",
+]
 
 Ids = torch.Tensor | dict[str, torch.Tensor]
 
@@ -29,10 +36,7 @@ def _check_arrays(indptr: Any, indices: Any) -> None:
             "two torch.Tensors"
         )
     for name, value in (("indptr", indptr), ("indices", indices)):
-        if value.is_floating_point() or value.is_complex() or value.dtype == torch.bool:
-            raise TypeError(f"{name} has dtype {value.dtype}; expected integers")
-        if value.dim() != 1:
-            raise ValueError(f"{name} has shape {tuple(value.shape)}; expected one dimension")
+        check_integers(value, name)
 
 
 @dataclass(slots=True)
@@ -78,6 +82,13 @@ class CSCFormatBase:
 
     def __repr__(self) -> str:
         return f"CSCFormatBase(columns={len(self.indptr) - 1}, edges={len(self.indices)})"
+
+
+def trusted_csc(indptr: torch.Tensor, indices: torch.Tensor) -> CSCFormatBase:
+    """A `CSCFormatBase` of arrays that a kernel has written, without a look at them."""
+    csc = object.__new__(CSCFormatBase)
+    csc.indptr, csc.indices = indptr, indices
+    return csc
 
 
 class PyGLayerData(NamedTuple):

@@ -6,7 +6,12 @@ from typing import Any
 
 import torch
 
-from hopline.pipes.checks import check_count, check_values
+from hopline.pipes.checks import (
+    check_count,
+    check_integers,
+    check_values,
+    too_large_for_int64,
+)
 from hopline.pipes.features.rows import gather
 from hopline.pipes.kernels import cpu
 
@@ -30,8 +35,8 @@ def isin(elements: torch.Tensor, test_elements: torch.Tensor) -> torch.Tensor:
     >>> isin(torch.tensor([1, 2, 3]), torch.tensor([3, 1, 9])).tolist()
     [True, False, True]
     """
-    _check_integers(elements, "elements")
-    _check_integers(test_elements, "test_elements")
+    check_integers(elements, "elements")
+    check_integers(test_elements, "test_elements")
     if elements.device != test_elements.device:
         raise ValueError(
             f"elements are on {elements.device}, test_elements on {test_elements.device}; "
@@ -68,10 +73,10 @@ def index_select(tensor: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
         raise TypeError(f"tensor is a {type(tensor).__name__}; expected a dense torch.Tensor")
     if tensor.dim() == 0:
         raise ValueError("tensor has no dimension; expected one row or more along the first")
-    _check_integers(index, "index")
+    check_integers(index, "index")
     check_values(index, "index")
     rows = len(tensor)
-    if index.dtype == torch.uint64 and bool((index.view(torch.int64) < 0).any()):
+    if too_large_for_int64(index) is not None:
         raise IndexError(f"index has values above 2**63; the tensor has {rows} rows")
     ids = index if index.dtype in (torch.int32, torch.int64) else index.to(torch.int64)
     if ids.device.type == "cpu":
@@ -130,7 +135,11 @@ def expand_indptr(
     _check_device(indptr, node_ids, "node_ids")
     if dtype is not None:
         node_ids = node_ids.to(dtype)
-    return torch.repeat_interleave(node_ids, degrees, output_size=output_size)
+    kind = node_ids.dtype
+    if kind not in (torch.uint16, torch.uint32, torch.uint64):  # which torch does not repeat
+        return torch.repeat_interleave(node_ids, degrees, output_size=output_size)
+    spread = torch.repeat_interleave(_wide(node_ids), degrees, output_size=output_size)
+    return spread.view(kind) if kind == torch.uint64 else spread.to(kind)
 
 
 def indptr_edge_ids(
@@ -163,7 +172,7 @@ def indptr_edge_ids(
     _check_dtype(dtype)
     starts = indptr[:-1].to(torch.int64)
     if offset is not None:
-        _check_integers(offset, "offset")
+        check_integers(offset, "offset")
         if offset.shape != degrees.shape:
             raise ValueError(
                 f"offset has {len(offset)} entries; expected one for each of {len(degrees)} columns"
@@ -179,7 +188,7 @@ def indptr_edge_ids(
 
 def _degrees(indptr: torch.Tensor, output_size: int | None) -> torch.Tensor:
     """int64[n], edges of each column."""
-    _check_integers(indptr, "indptr")
+    check_integers(indptr, "indptr")
     if output_size is not None:
         check_count(output_size, "output_size")
     if len(indptr) == 0:
@@ -210,15 +219,6 @@ def _check_device(indptr: torch.Tensor, value: torch.Tensor, name: str) -> None:
             f"indptr is on {indptr.device}, {name} on {value.device}; expected one device: move "
             "the one to the other"
         )
-
-
-def _check_integers(value: torch.Tensor, name: str) -> None:
-    if not isinstance(value, torch.Tensor):
-        raise TypeError(f"{name} is a {type(value).__name__}; expected a torch.Tensor of integers")
-    if value.is_floating_point() or value.is_complex() or value.dtype == torch.bool:
-        raise TypeError(f"{name} has dtype {value.dtype}; expected integers")
-    if value.dim() != 1:
-        raise ValueError(f"{name} has shape {tuple(value.shape)}; expected one dimension")
 
 
 def _wide(value: torch.Tensor) -> torch.Tensor:

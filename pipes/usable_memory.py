@@ -30,10 +30,10 @@ def _bounds() -> list[int]:
     """Bounds of the groups that this process is in."""
     found: list[int] = []
     try:
-        lines = MEMBERSHIP.read_text().splitlines()
+        lines = os.fsdecode(MEMBERSHIP.read_bytes()).split("\n")  # names of any bytes
     except OSError:
         return found
-    for line in lines:
+    for line in filter(None, lines):
         _, controllers, group = line.split(":", 2)
         if not controllers:
             root, name = GROUPS, "memory.max"
@@ -44,7 +44,7 @@ def _bounds() -> list[int]:
         place = root / group.lstrip("/")
         for folder in (place, *place.parents):
             with contextlib.suppress(OSError, ValueError):  # not here, or "max": no bound
-                found.append(int((folder / name).read_text()))
+                found.append(int((folder / name).read_bytes()))
             if folder == root:
                 break
     return found

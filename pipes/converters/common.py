@@ -18,6 +18,7 @@ from hopline.pipes.tensor_functions import expand_indptr
 
 __all__ = [
     "EdgeList",
+    "as_tensor",
     "check_graph",
     "edges_by_type",
     "library",
@@ -39,6 +40,22 @@ class EdgeList:
     src: torch.Tensor
     dst: torch.Tensor
     attributes: dict[str, torch.Tensor]
+
+
+def as_tensor(array: np.ndarray[Any, Any]) -> torch.Tensor:
+    """A tensor of an array's values, whatever its order of bytes and elements.
+
+    Raises:
+        TypeError: torch has no such dtype.
+    """
+    if np.ma.is_masked(array):
+        raise TypeError("got a masked array; fill in or drop what is masked")
+    try:
+        # Some types have two names in NumPy, of which torch knows one.
+        native = np.dtype(f"{array.dtype.kind}{array.dtype.itemsize}")
+        return torch.from_numpy(np.ascontiguousarray(array).astype(native, copy=False).view(native))
+    except TypeError as error:
+        raise TypeError(f"got dtype {array.dtype}, which torch lacks: {error}") from error
 
 
 def library(name: str, what: str) -> Any:

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from hopline.pipes.checks import check_count
 from hopline.pipes.converters.common import (
     edges_by_type,
     library,
@@ -57,7 +58,7 @@ def from_dglgraph(
         if not hasattr(g, name)
     ]:
         raise TypeError(f"g is a {type(g).__name__} without {missing}; expected a DGLGraph")
-    num_nodes = {kind: int(g.num_nodes(kind)) for kind in g.ntypes}
+    num_nodes = {k: check_count(g.num_nodes(k), f"num_nodes of {k!r}") for k in g.ntypes}
     edges, found = {}, {}
     for canonical in g.canonical_etypes:
         name = etype_tuple_to_str(tuple(canonical))
@@ -79,7 +80,7 @@ def from_dglgraph(
         return graph
     attributes = dict(graph.edge_attributes or {})
     if ORIGINAL_EDGE_ID in attributes and graph.type_per_edge is not None:
-        counts = torch.tensor([len(src) for src, _ in edges.values()])
+        counts = torch.tensor([len(src) for src, _ in edges.values()], device="cpu")
         first = torch.cumsum(counts, 0) - counts  # edges are numbered type after type
         numbers = attributes[ORIGINAL_EDGE_ID] + first[graph.type_per_edge.long()]
         attributes[ORIGINAL_EDGE_ID] = numbers

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from hopline.pipes.checks import check_values
-from hopline.pipes.converters.common import edges_by_type
+from hopline.pipes.converters.common import as_tensor, edges_by_type
 from hopline.pipes.coo import from_coo
 from hopline.pipes.etypes import etype_str_to_tuple
 from hopline.pipes.graph import FusedCSCSamplingGraph
@@ -79,7 +79,7 @@ def _pairs(edges: Any, what: str) -> tuple[torch.Tensor, torch.Tensor]:
         tensor = edges.cpu()
     else:
         try:
-            array = np.asarray(edges if isinstance(edges, np.ndarray) else list(edges))
+            array = edges if isinstance(edges, np.ndarray) else np.asarray(list(edges))
         except (TypeError, ValueError) as error:
             raise ValueError(f"{what}: {error}; expected pairs (source, destination)") from error
         if array.size == 0 and array.ndim == 1:
@@ -89,7 +89,7 @@ def _pairs(edges: Any, what: str) -> tuple[torch.Tensor, torch.Tensor]:
                 f"{what} have dtype {array.dtype}; expected pairs of ints: number nodes from 0, or "
                 "use from_networkx for nodes of any kind"
             )
-        tensor = torch.from_numpy(np.ascontiguousarray(array))
+        tensor = as_tensor(array)
     if tensor.dim() != 2 or tensor.shape[1] != 2:
         raise ValueError(
             f"{what} have shape {tuple(tensor.shape)}; expected [E, 2], rows (source, destination)"

@@ -97,7 +97,8 @@ def from_networkx(
     node_data = shared_attributes(_columns(nodes, node_type), num_nodes, node_attributes, "node")
     edge_data = shared_attributes(_columns(edges, edge_type), num_edges, edge_attributes, "edge")
     tensors = {
-        name: torch.tensor(part, dtype=torch.int64).view(-1, 2) for name, part in pairs.items()
+        name: torch.tensor(part, dtype=torch.int64, device="cpu").view(-1, 2)
+        for name, part in pairs.items()
     }
     if not typed:
         return from_coo(

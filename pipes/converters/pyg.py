@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
-import numpy as np
 import torch
 
+from hopline.pipes.checks import check_count, check_values
 from hopline.pipes.converters.common import (
     edges_by_type,
     library,
@@ -90,9 +90,14 @@ def _num_nodes(store: Any, kind: str) -> int:
     count = getattr(store, "num_nodes", None)
     if count is None:
         raise ValueError(f"num_nodes of {kind or 'data'!r} is unknown; set it")
-    if not isinstance(count, int | np.integer | torch.Tensor):
-        raise TypeError(f"num_nodes of {kind or 'data'!r} is {count!r}; expected an int")
-    return int(count)
+    if isinstance(count, torch.Tensor):
+        count = _one_number(count)
+    return check_count(count, f"num_nodes of {kind or 'data'!r}")
+
+
+def _one_number(count: torch.Tensor) -> Any:
+    """The number that a tensor holds; the tensor, if it holds none or several."""
+    return count if count.is_meta or count.numel() != 1 else count.item()
 
 
 def _pair(store: Any, name: str) -> tuple[torch.Tensor, torch.Tensor]:
@@ -103,6 +108,9 @@ def _pair(store: Any, name: str) -> tuple[torch.Tensor, torch.Tensor]:
             f"edge_index of {name or 'data'!r} is {shape!r:.80}; expected an integer tensor of "
             "shape [2, num_edges]"
         )
+    if edge_index.layout != torch.strided:
+        raise TypeError(f"edge_index of {name or 'data'!r} is sparse; expected a dense tensor")
+    check_values(edge_index, f"edge_index of {name or 'data'!r}")
     plain = edge_index.as_subclass(torch.Tensor).cpu()
     return plain[0], plain[1]
 

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from hopline.pipes.converters.common import edges_by_type, library, nodes_by_type
+from hopline.pipes.checks import check_name
+from hopline.pipes.converters.common import as_tensor, edges_by_type, library, nodes_by_type
 from hopline.pipes.coo import from_coo
 from hopline.pipes.etypes import etype_str_to_tuple
 from hopline.pipes.graph import FusedCSCSamplingGraph
@@ -44,7 +45,7 @@ def from_scipy(
     """
     if value_name is not None and not isinstance(value_name, str):
         raise TypeError(f"value_name is {value_name!r}; expected a string, or None")
-    if not isinstance(matrix, Mapping):
+    if hasattr(matrix, "tocoo") or not isinstance(matrix, Mapping):  # dok matrices are dicts
         src, dst, values, shape = _entries(matrix, "matrix")
         if shape[0] != shape[1]:
             raise ValueError(
@@ -95,9 +96,9 @@ def _entries(
     if len(coo.shape) != 2:
         raise ValueError(f"{what} has shape {coo.shape}; expected two dimensions")
     try:
-        values = torch.from_numpy(np.ascontiguousarray(coo.data))
+        values = as_tensor(coo.data)
     except TypeError as error:
-        raise TypeError(f"{what} has dtype {coo.data.dtype}, which torch lacks: {error}") from error
+        raise TypeError(f"values of {what}: {error}") from error
     src, dst = (torch.from_numpy(np.ascontiguousarray(ids, np.int64)) for ids in (coo.row, coo.col))
     return src, dst, values, (int(coo.shape[0]), int(coo.shape[1]))
 
@@ -121,6 +122,8 @@ def to_scipy(graph: FusedCSCSamplingGraph, value_name: str | None = "weight") ->
         ValueError: the attribute has more than one value an edge.
     """
     edges, nodes = edges_by_type(graph), nodes_by_type(graph)
+    if value_name is not None:
+        check_name(value_name, "value_name")
     if value_name == "weight" and "weight" not in (graph.edge_attributes or {}):
         value_name = None
     if value_name is not None:

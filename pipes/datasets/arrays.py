@@ -114,6 +114,8 @@ def _open_npz(path: Path, key: str, place: Place, max_memory: int) -> RawArray:
                 members = {info.filename: info.file_size for info in file.zip.infolist()}
                 size = members.get(f"{key}.npy", members.get(key, 0))
             array = file[key] if key in names and size <= max_memory else None
+            if array is not None and not isinstance(array, np.ndarray):
+                raise ValueError(f"{key!r} in it is no .npy array")
     except (ValueError, OSError, EOFError, KeyError, SyntaxError, TypeError, AttributeError,
             NotImplementedError, MemoryError, zipfile.BadZipFile, zlib.error) as error:  # fmt: skip
         raise place.at("path").error(
@@ -142,10 +144,7 @@ def _open_torch(path: Path, place: Place) -> RawArray:
             f"({str(error).splitlines()[0] if str(error) else type(error).__name__}); write it "
             "with torch.save(tensor, path)"
         ) from error
-    if not isinstance(tensor, torch.Tensor) or tensor.layout != torch.strided:
-        what = (
-            "a sparse tensor" if isinstance(tensor, torch.Tensor) else f"a {type(tensor).__name__}"
-        )
+    if (what := _not_dense(tensor)) is not None:
         raise place.at("path").error(f"{path} holds {what}; expected one dense tensor")
     tensor = tensor.detach()
     if tensor.numel() * tensor.itemsize > tensor.untyped_storage().nbytes():
@@ -163,6 +162,17 @@ def _open_torch(path: Path, place: Place) -> RawArray:
             "number type or bfloat16: convert the tensor"
         ) from error
     return RawArray(array, array.dtype.name)
+
+
+def _not_dense(value: object) -> str | None:
+    """What a value is that is no dense tensor of plain values; None if it is one."""
+    if not isinstance(value, torch.Tensor):
+        return f"a {type(value).__name__}"
+    if value.is_nested:
+        return "a nested tensor"
+    if value.layout != torch.strided:
+        return "a sparse tensor"
+    return "a tensor on the device meta, without values" if value.is_meta else None
 
 
 def open_edges(

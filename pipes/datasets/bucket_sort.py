@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from io import FileIO
 from pathlib import Path
 from typing import Any
@@ -20,8 +20,9 @@ from typing import Any
 import numpy as np
 
 from hopline.pipes.datasets.ahead import ahead
+from hopline.pipes.datasets.checksum import add_segments, sum_of_file
 from hopline.pipes.datasets.edge_source import Chunk, Column, EdgeSource, StoredEdges
-from hopline.pipes.datasets.npy_writer import Array, holds
+from hopline.pipes.datasets.npy_writer import Array
 from hopline.pipes.datasets.progress import Advance
 from hopline.pipes.kernels import sorting
 
@@ -33,6 +34,7 @@ MAX_BUCKET = 1 << 23  # edges; the places of a bucket's columns stay near the ca
 LARGE = 1 << 25  # edges; so many are sorted by way of buckets in memory
 MAX_LEAF = (1 << 31) - 1  # edges; places are int32
 MAX_BUCKETS = 1 << 9
+PREFIX = "buckets-"  # of the names of files
 SEGMENT = 1 << 10  # edges of a chunk that go to one bucket, at least: one write
 
 
@@ -83,6 +85,43 @@ class Limits:
             fan=max(2, min(MAX_BUCKETS, chunk // SEGMENT)),
         )
 
+    def fits(self, edges: int, nodes: int) -> bool:
+        """Whether so much is sorted in memory."""
+        return edges <= self.leaf_edges and nodes <= self.leaf_nodes
+
+    def most(self, edges: int, nodes: int) -> tuple[int, int]:
+        """Edges and destinations of a bucket of several cells, at most.
+
+        Args:
+            edges: in all buckets.
+            nodes: in all buckets.
+        """
+        half = max(2, self.fan // 2)  # a bucket is smaller than the whole in any case
+        return (
+            max(min(MAX_BUCKET, self.leaf_edges), -(-edges // half)),
+            max(self.leaf_nodes, -(-nodes // half)),
+        )
+
+    def splits(self, edges: int, nodes: int) -> bool:
+        """Whether a bucket with so much is distributed again."""
+        return edges > 0 and nodes > 1 and not self.fits(edges, nodes)
+
+    @cache  # noqa: B019  (of a few numbers, in a preparation)
+    def stored_again(self, edges: int, nodes: int) -> int:
+        """Edges in files at a time while a bucket is sorted, at most: one level below another.
+
+        Args:
+            edges: of the bucket.
+            nodes: destinations of the bucket.
+        """
+        if not self.splits(edges, nodes):
+            return 0
+        # A bucket of the next level is one cell, which may have all edges; or several.
+        cell = 1 << _shift(nodes, self.cells)
+        some, wide = self.most(edges, nodes)
+        below = max(self.stored_again(edges, cell), self.stored_again(min(edges, some), wide))
+        return edges + below
+
 
 @dataclass(frozen=True, slots=True)
 class Cells:
@@ -103,9 +142,7 @@ class Cells:
     @staticmethod
     def empty(low: int, high: int, most: int) -> Cells:
         """Cells without edges, `most` at most."""
-        shift = 0
-        while high > low and ((high - low - 1) >> shift) >= most:
-            shift += 1
+        shift = _shift(high - low, most)
         number = ((high - low - 1) >> shift) + 1 if high > low else 0
         return Cells(low, high, shift, np.zeros(number, np.int64))
 
@@ -141,9 +178,7 @@ class Buckets:
         A cell that does not fit is a bucket of its own.
         """
         sums = np.concatenate([[0], np.cumsum(cells.counts)])
-        half = max(2, limits.fan // 2)  # a bucket is smaller than the whole in any case
-        edges = max(min(MAX_BUCKET, limits.leaf_edges), -(-int(sums[-1]) // half))
-        nodes = max(limits.leaf_nodes, -(-(cells.high - cells.low) // half))
+        edges, nodes = limits.most(int(sums[-1]), cells.high - cells.low)
         firsts = [0]
         while firsts[-1] < len(cells.counts):
             first = firsts[-1]
@@ -191,6 +226,7 @@ class Sorter:
         self._id_dtype = id_dtype
         self._scratch = scratch
         self._memory: list[Array] | None = None  # buckets of level 0, where they fit
+        self.sums = [0] * (1 + len(columns))  # of the files of level 0, see `checksum`
 
     def keep_in_memory(self, edges: int) -> None:
         """Has the buckets of level 0 in memory.
@@ -202,21 +238,20 @@ class Sorter:
         self._memory = [np.empty(edges * row, np.uint8) for row in rows]
         self.limits = replace(self.limits, leaf_edges=max(1, self.limits.leaf_edges // 2))
 
-    def fits(self, edges: int, nodes: int) -> bool:
-        """Whether so much is sorted in memory."""
-        return edges <= self.limits.leaf_edges and nodes <= self.limits.leaf_nodes
-
     def files(self, level: int) -> list[Path]:
         """Where buckets are stored: destinations, then each column."""
         names = ["destinations", *(str(i) for i in range(len(self.columns)))]
-        return [self._scratch / f"buckets-{level}-{name}" for name in names]
+        return [self._scratch / f"{PREFIX}{level}-{name}" for name in names]
 
     def holds(self, buckets: Buckets, filled: Array) -> bool:
-        """Whether the files of level 0 reach as far as those edges of each bucket do."""
-        end = int((buckets.places[:-1] + filled)[filled > 0].max(initial=0))
-        rows = [self._id_dtype.itemsize, *(column.row_bytes for column in self.columns)]
-        parts = zip(self.files(0), rows, strict=True)
-        return end == 0 or all(holds(path, end * row_bytes) for path, row_bytes in parts)
+        """Whether the files of level 0 hold so many edges of each bucket, and `sums` fit them."""
+        starts = buckets.places[:-1][filled > 0].tolist()
+        ends = (buckets.places[:-1] + filled)[filled > 0].tolist()
+        kinds = [(self._id_dtype, ()), *((c.work_dtype, c.row) for c in self.columns)]
+        return all(
+            sum_of_file(path, dtype, row, zip(starts, ends, strict=True)) == total
+            for path, (dtype, row), total in zip(self.files(0), kinds, self.sums, strict=True)
+        )
 
     def stored(self, buckets: Buckets, index: int, level: int) -> StoredEdges:
         """The edges of a bucket."""
@@ -250,6 +285,7 @@ class Sorter:
         skip = done = int(filled.sum())
         chunks = (c for c in self._after(source, skip))
         with ExitStack() as stack:
+            noted = self._memory is None and level == 0  # what is noted is summed up
             files: Sequence[FileIO | Array]
             if self._memory is not None and level == 0:
                 files = self._memory
@@ -261,7 +297,10 @@ class Sorter:
             )
             for counts, columns in ahead(pieces) if source.count > self.limits.chunk else pieces:
                 ends = np.cumsum(counts)
-                for file, rows in zip(files, columns, strict=True):
+                for i, (file, rows) in enumerate(zip(files, columns, strict=True)):
+                    if noted:
+                        places = buckets.places[:-1] + filled
+                        self.sums[i] = add_segments(self.sums[i], rows, counts, places)
                     row_bytes = rows.itemsize * int(np.prod(rows.shape[1:]))
                     if row_bytes:
                         data = rows.reshape(-1).view(np.uint8).data
@@ -317,7 +356,7 @@ class Sorter:
         if source.count == 0:
             for start in range(low, high, self.limits.leaf_nodes):
                 yield Piece(-1, np.zeros(min(high - start, self.limits.leaf_nodes), np.int64))
-        elif self.fits(source.count, high - low):
+        elif self.limits.fits(source.count, high - low):
             cells = Cells.empty(low, high, high - low)
             for chunk in source.chunks(self.limits.chunk):
                 cells.add(source.destinations(chunk))
@@ -373,6 +412,14 @@ class Sorter:
                 done += len(rows)
             yield Piece(i, out)
             del out
+
+
+def _shift(nodes: int, most: int) -> int:
+    """Such that cells of 2**shift destinations are `most` at most."""
+    shift = 0
+    while nodes > 0 and ((nodes - 1) >> shift) >= most:
+        shift += 1
+    return shift
 
 
 def _check_unchanged(bad: int) -> None:

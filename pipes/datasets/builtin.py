@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hopline.pipes.datasets.debian import NODE_NAMES_FILE, expand_debian
-from hopline.pipes.datasets.location import locked, publish, working_folder
+from hopline.pipes.datasets.location import locked, publish, user_cache, working_folder
 from hopline.pipes.datasets.ondisk import OnDiskDataset
 
 __all__ = ["BuiltinDataset", "builtin_root"]
@@ -42,15 +42,20 @@ def builtin_root(root: str | os.PathLike[str] | None = None) -> Path:
 
     It is `root`; or the environment variable HOPLINE_DATASETS; or `hopline/datasets` in the user's
     cache folder (XDG_CACHE_HOME, by default `~/.cache`).
+
+    Raises:
+        FileNotFoundError: none of them is given, and the user has no home folder.
     """
     if root is not None:
         return Path(root).expanduser().absolute()
     if named := os.environ.get(ENVIRONMENT):
         return Path(named).expanduser().absolute()
-    # A relative XDG_CACHE_HOME is to be ignored, says the XDG specification.
-    cache = Path(os.environ.get("XDG_CACHE_HOME", ""))
-    if not cache.is_absolute():
-        cache = Path.home() / ".cache"
+    cache = user_cache()
+    if cache is None:
+        raise FileNotFoundError(
+            f"there is no home folder to expand built-in data sets to; give root, or set "
+            f"{ENVIRONMENT} or XDG_CACHE_HOME"
+        )
     return cache / "hopline" / "datasets"
 
 

@@ -21,14 +21,16 @@ from hopline.pipes.datasets.bucket_sort import Buckets, Cells, Limits, Piece, So
 from hopline.pipes.datasets.disk_space import check_space
 from hopline.pipes.datasets.edge_source import Chunk, Column, EdgeList, RawEdges
 from hopline.pipes.datasets.journal import Journal
-from hopline.pipes.datasets.npy_writer import Array, NpyWriter, holds
+from hopline.pipes.datasets.npy_writer import Array, NpyWriter, holds_rows, sync_names
 from hopline.pipes.datasets.progress import Progress
 
 __all__ = ["EdgeList", "write_csc"]
 
 INDPTR = "csc_indptr.npy"
 ENTRY = "sort"  # in the journal
-HEADER = 128  # bytes of a .npy file's, at least
+SMALL = 2 << 12  # bytes of a file beside its rows
+LEVELS = 32  # of buckets that are distributed again, at most
+JOURNAL = 1 << 17  # bytes
 
 
 def write_csc(
@@ -98,8 +100,9 @@ def write_csc(
 class _Run:
     """The passes, and where they stand.
 
-    The journal's entry holds the plan, which a run must share to go on; `counted`; `filled`, the
-    edges stored in each bucket; and `bucket`, `nodes` and `edges`: how far the result is written.
+    The journal's entry holds the plan, which a run must share to go on; `counted`, the sum of the
+    counts' file; `filled`, the edges stored in each bucket, and `stored`, the sums of their files;
+    `bucket`, `nodes` and `edges`, how far the result is written, and `written`, the sums of that.
     """
 
     def __init__(
@@ -123,8 +126,9 @@ class _Run:
         self.progress = progress
         self.indptr = folder / INDPTR
         self.counts = scratch / "counts.npy"
+        self.root = folder.parent  # whose own names the journal brings to the disk
         # Sorted at once; or by way of buckets, in memory or in files.
-        fits = sorter.fits(source.count, num_nodes)
+        fits = self.limits.fits(source.count, num_nodes)
         large = bucket_sort.LARGE < source.count <= self.limits.stored_edges
         self.at_once = fits and not large
         self.on_disk = not fits and not large
@@ -133,6 +137,10 @@ class _Run:
         self.bucket_bytes = sum(c.row_bytes for c in columns) + columns[0].work_dtype.itemsize
         self.row_bytes = sum(c.dtype.itemsize * int(np.prod(c.row)) for c in columns)
         self.outputs = [self.indptr, *(column.path for column in columns)]
+        self.kinds: list[tuple[np.dtype[Any], tuple[int, ...]]] = [
+            (np.dtype(np.int64), (num_nodes + 1,)),
+            *((column.dtype, (source.count, *column.row)) for column in columns),
+        ]
         plan = {
             "max_memory": max_memory,
             "edges": source.count,
@@ -162,9 +170,11 @@ class _Run:
             self.sorter.keep_in_memory(self.source.count)
         buckets = Buckets.of(self.cells, self.sorter.limits)
         sizes, nodes = np.diff(buckets.places), np.diff(buckets.bounds)
-        large = [int(e) for e, n in zip(sizes, nodes, strict=True)
-                 if e > self.sorter.limits.leaf_edges and n > 1]  # fmt: skip
-        self._check_space(2 * max(large, default=0))
+        limits = self.sorter.limits
+        large = [(e, n) for e, n in zip(sizes.tolist(), nodes.tolist(), strict=True)
+                 if limits.splits(e, n)]  # fmt: skip
+        most = [max(values) for values in zip(*large, strict=True)] if large else [0, 0]
+        self._check_space(limits.stored_again(*most))
         self._distribute(buckets)
         with self.progress.phase(
             "sorting edges", self.source.count, done=self.state.get("edges", 0)
@@ -174,37 +184,48 @@ class _Run:
     def _is_there(self, state: dict[str, Any]) -> bool:
         """Whether the files hold as much as has been noted."""
         rows = [state.get("nodes", 0), *[state.get("edges", 0)] * len(self.sorter.columns)]
-        row_bytes = [8, *(c.dtype.itemsize * int(np.prod(c.row)) for c in self.sorter.columns)]
-        parts = zip(self.outputs, rows, row_bytes, strict=True)
-        return all(holds(path, HEADER + n * size) for path, n, size in parts if n) and (
-            not state.get("counted") or holds(self.counts, self.cells.counts.nbytes)
+        totals = state.get("written", [0] * len(rows))
+        parts = zip(self.outputs, self.kinds, rows, totals, strict=True)
+        return all(holds_rows(path, *kind, n, total) for path, kind, n, total in parts if n) and (
+            "counted" not in state
+            or holds_rows(
+                self.counts, *self._counts_kind, self._counts_kind[1][0], state["counted"]
+            )
         )
 
+    @property
+    def _counts_kind(self) -> tuple[np.dtype[Any], tuple[int, ...]]:
+        return self.cells.counts.dtype, self.cells.counts.shape
+
     def _check_space(self, again: int) -> None:
-        """`again`: edges of large buckets that have to be distributed once more."""
+        """`again`: places in the files of buckets that are distributed once more."""
         result = self.source.count * self.row_bytes + 8 * self.num_nodes + 8
         stored = (again + self.source.count * self.on_disk) * self.bucket_bytes
-        there = [*self.outputs, *(self.sorter.files(0) if self.on_disk else [])]
+        # Headers, ends of last blocks, counts, the journal and its next version.
+        files = len(self.sorter.files(0)) * (self.on_disk + LEVELS * (again > 0))
+        small = SMALL * (len(self.outputs) + files) + self.cells.counts.nbytes + JOURNAL
+        there = [*self.outputs, *self.counts.parent.glob(f"{bucket_sort.PREFIX}*")]
         what = f"{self.source.count:,} edges, sorted"
         what += ", and the buckets that they are sorted by" if stored else ""
-        check_space(self.indptr.parent, result + stored, what, self.progress, there)
+        check_space(self.indptr.parent, result + stored + small, what, self.progress, there)
 
     def _note(self, **values: Any) -> None:
         """What is noted is on the disk first."""
-        if not self.state.get("counted"):
-            with NpyWriter(self.counts, self.cells.counts.dtype, self.cells.counts.shape) as file:
+        if "counted" not in self.state:
+            with NpyWriter(self.counts, *self._counts_kind) as file:
                 file.append(self.cells.counts)
-            self.state["counted"] = True
+            self.state["counted"] = file.total
         if self.unsynced:
             for path in self.sorter.files(0):
                 _sync(path)
             self.unsynced = False
+        sync_names(self.counts, self.root)
         self.state.update(values)
         self.journal.put(ENTRY, self.state)
 
     def _count(self) -> None:
         """Checks all ids, and counts; memory for each node only where everything fits."""
-        if self.state.get("counted"):
+        if "counted" in self.state:
             self.cells.counts[:] = np.load(self.counts, allow_pickle=False)
             return
 
@@ -225,8 +246,11 @@ class _Run:
     def _distribute(self, buckets: Buckets) -> None:
         nothing = np.zeros(len(buckets), np.int64)
         start = np.array(self.state.get("filled", nothing), np.int64)
-        if not self.sorter.holds(buckets, start):
-            start, self.state = nothing, {"plan": self.state["plan"], "counted": True}
+        self.sorter.sums = list(self.state.get("stored", self.sorter.sums))
+        if start.any() and not self.sorter.holds(buckets, start):
+            start = nothing
+            self.sorter.sums = [0] * len(self.sorter.sums)
+            self.state = {key: self.state[key] for key in ("plan", "counted")}
             self._note()
         if int(start.sum()) == self.source.count:
             return
@@ -236,9 +260,9 @@ class _Run:
                 return
             self.unsynced = True
             if self.journal.due():
-                self._note(filled=filled.tolist())
+                self._note(filled=filled.tolist(), stored=list(self.sorter.sums))
             elif done == self.source.count:  # noted with what is done next
-                self.state["filled"] = filled.tolist()
+                self.state.update(filled=filled.tolist(), stored=list(self.sorter.sums))
 
         with self.progress.phase(
             "distributing edges", self.source.count, done=int(start.sum())
@@ -260,16 +284,15 @@ class _Run:
         edges, nodes = self.state.get("edges", 0), self.state.get("nodes", 0)
         last = len(self.sorter.columns) - 1
         ends = edges  # edges up to the last destination whose end is written
+        totals = self.state.get("written", [0] * len(self.outputs))
         with ExitStack() as stack:
-            indptr = stack.enter_context(
-                NpyWriter(self.indptr, np.dtype(np.int64), (self.num_nodes + 1,), nodes)
-            )
-            files = [
-                stack.enter_context(
-                    NpyWriter(c.path, c.dtype, (self.source.count, *c.row), edges)
+            starts = [nodes, *[edges] * len(self.sorter.columns)]
+            indptr, *files = (
+                stack.enter_context(NpyWriter(path, *kind, row, total))
+                for path, kind, row, total in zip(
+                    self.outputs, self.kinds, starts, totals, strict=True
                 )
-                for c in self.sorter.columns
-            ]  # fmt: skip
+            )
             if nodes == 0:
                 indptr.append(np.zeros(1, np.int64))
             for piece, bucket in pieces:
@@ -290,9 +313,16 @@ class _Run:
                         advance(len(rows))
                 del piece, rows
                 if bucket is not None and self.journal.due():
-                    for writer in (indptr, *files):
+                    writers = (indptr, *files)
+                    for writer in writers:
                         writer.sync()
-                    self._note(bucket=bucket, nodes=indptr.rows, edges=files[0].rows)
+                        sync_names(writer.path, self.root)
+                    self._note(
+                        bucket=bucket,
+                        nodes=indptr.rows,
+                        edges=files[0].rows,
+                        written=[writer.total for writer in writers],
+                    )
 
 
 def _sync(path: Path) -> None:

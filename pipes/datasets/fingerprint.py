@@ -14,7 +14,7 @@ from pathlib import Path
 from hopline.pipes.datasets.metadata import OnDiskMetaData
 from hopline.pipes.datasets.yaml_file import Place
 
-__all__ = ["difference", "fingerprint", "resolve_inputs"]
+__all__ = ["difference", "fingerprint", "fingerprint_of_bytes", "resolve_inputs"]
 
 WHOLE = 64 << 20
 BLOCK = 64 << 10
@@ -77,6 +77,12 @@ def fingerprint(path: Path) -> dict[str, int | str]:
         return _fingerprint(path)
     except OSError as error:  # of a read, which does not know the name
         raise OSError(error.errno, error.strerror, str(path)) from error
+
+
+def fingerprint_of_bytes(content: bytes) -> dict[str, int | str]:
+    """What `fingerprint` gives for a file of this content, of `WHOLE` bytes or less."""
+    digest = hashlib.blake2b(content, digest_size=16)
+    return {"size": len(content), "blake2b": digest.hexdigest()}
 
 
 def _fingerprint(path: Path) -> dict[str, int | str]:

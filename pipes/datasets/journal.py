@@ -10,10 +10,11 @@ import hashlib
 import json
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from hopline.pipes.datasets.npy_writer import sync_folder
+from hopline.pipes.datasets.npy_writer import sync_folder, sync_names
 
 __all__ = ["Journal"]
 
@@ -58,11 +59,19 @@ class Journal:
         sync_folder(self._folder)
         self._last = time.monotonic()
 
-    def put_large(self, name: str, value: Any, file: BinaryIO) -> None:
-        """Notes that a file is finished, after it is on the disk; a small one is soon made anew."""
+    def put_large(self, name: str, value: Callable[[], Any], file: BinaryIO) -> None:
+        """Notes that a file is finished, after it is on the disk; a small one is soon made anew.
+
+        Args:
+            name: of the entry.
+            value: gives what to note.
+            file: in the folder or below.
+        """
         if os.fstat(file.fileno()).st_size >= LARGE:
+            noted = value()
             os.fsync(file.fileno())
-            self.put(name, value)
+            sync_names(Path(file.name), self._folder)
+            self.put(name, noted)
 
     def due(self) -> bool:
         """Whether the last entry is long enough ago for another one of the same phase."""

@@ -1,6 +1,8 @@
 """Where a preprocessed data set lies, and how it gets there: one at a time, whole or not at all.
 
-A run works in a folder beside the target, `.NAME.tmp-HOST-PID-X`, and renames it at the end. A lock
+A run works in a folder beside the target, `.NAME.tmp-HOST-PID-X`, and renames it at the end; it
+changes names with an older result in one step. Where the system has no such step, the older one is
+first renamed to `.NAME.old-X`, and put back if the run dies before the second rename. A lock
 on `.NAME.lock` keeps other processes waiting; the system drops it when its holder dies, so that
 such a folder belongs to a dead run once the lock is ours: it is taken over if it is of use, else
 removed.
@@ -9,6 +11,7 @@ removed.
 from __future__ import annotations
 
 import contextlib
+import glob
 import hashlib
 import os
 import re
@@ -23,6 +26,7 @@ from pathlib import Path
 
 import filelock
 
+from hopline.pipes.datasets.exchange import exchange
 from hopline.pipes.datasets.npy_writer import sync_folder
 
 __all__ = [
@@ -32,9 +36,11 @@ __all__ = [
     "is_writable",
     "locked",
     "publish",
+    "put_back",
     "report",
     "slug",
     "sweep",
+    "user_cache",
     "working_folder",
 ]
 
@@ -78,11 +84,22 @@ def default_folder(
     return folder if is_free(folder) else dataset_dir / "preprocessed-hopline"
 
 
-def cache_folder(dataset_dir: Path, name: str | None) -> Path:
-    """Where the result goes when the data's folder cannot be written."""
+def user_cache() -> Path | None:
+    """The user's cache folder; None for a user without a home, as some containers have."""
     root = Path(os.environ.get("XDG_CACHE_HOME", ""))
     if not root.is_absolute():  # which the XDG specification says to ignore
-        root = Path.home() / ".cache"
+        try:
+            root = Path.home() / ".cache"
+        except RuntimeError:
+            return None
+    return root
+
+
+def cache_folder(dataset_dir: Path, name: str | None) -> Path | None:
+    """Where the result goes when the data's folder cannot be written; None for nowhere."""
+    root = user_cache()
+    if root is None:
+        return None
     return root.resolve() / "hopline" / "preprocessed" / _own_name(dataset_dir, name)
 
 
@@ -161,9 +178,27 @@ def locked(folder: Path, timeout: float) -> Iterator[None]:
                 "elsewhere"
             ) from error
     try:
+        _put_back(folder)
         yield
     finally:
         lock.release()
+
+
+def _put_back(folder: Path) -> None:
+    """Puts back the older result that a run had put aside before it died; the lock is held."""
+    if not folder.exists():
+        for old in sorted(folder.parent.glob(f".{glob.escape(folder.name)}.old-*")):
+            if (old / MARK).is_file():
+                old.rename(folder)
+                return
+
+
+def put_back(folder: Path) -> None:
+    """Puts back an older result, if a dead run had put it aside, and it can be."""
+    with contextlib.suppress(OSError, NotImplementedError, filelock.Timeout):
+        if not folder.exists() and _workers(folder):
+            with filelock.FileLock(_lock_file(folder), timeout=0):
+                _put_back(folder)
 
 
 def sweep(folder: Path) -> None:
@@ -205,6 +240,10 @@ def publish(work: Path, folder: Path) -> None:
     """Puts a finished working folder in its place; the lock is held."""
     for path, _, _ in os.walk(work, topdown=False):
         sync_folder(Path(path))
+    if folder.exists() and exchange(work, folder):
+        sync_folder(folder.parent)
+        shutil.rmtree(work, ignore_errors=True)  # the older result
+        return
     old = folder.parent / f".{folder.name}.old-{secrets.token_hex(4)}"
     if folder.exists():
         folder.rename(old)

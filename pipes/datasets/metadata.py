@@ -19,7 +19,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from hopline.pipes.datasets.yaml_file import MetadataError, Place, read_yaml, show
+from hopline.pipes.datasets.yaml_file import MetadataError, Place, read_yaml_with_bytes, show
 
 __all__ = [
     "OnDiskEdge",
@@ -233,20 +233,20 @@ class OnDiskMetaData(_Entry):
                         yield sets.at(j).at("data").at(k), column
 
 
-def read_metadata(path: Path) -> tuple[OnDiskMetaData, dict[str, Any]]:
+def read_metadata(path: Path) -> tuple[OnDiskMetaData, bytes]:
     """Reads a metadata.yaml.
 
     Args:
         path: the YAML file.
 
     Returns:
-        The checked description, and the plain document it was made of.
+        The checked description, and the file's bytes that it was made of.
 
     Raises:
         MetadataError: the file is missing or does not follow the schema.
     """
-    document = read_yaml(path)
-    return build_metadata(document, path), document
+    document, content = read_yaml_with_bytes(path)
+    return build_metadata(document, path), content
 
 
 def build_metadata(document: dict[str, Any], path: Path) -> OnDiskMetaData:

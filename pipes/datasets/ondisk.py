@@ -301,7 +301,9 @@ class OnDiskDataset(Dataset):
         graph = self.graph
 
         def nodes(count: int) -> ItemSet:
-            return ItemSet(torch.tensor(count, dtype=graph.indices.dtype), names="seeds")
+            return ItemSet(
+                torch.tensor(count, dtype=graph.indices.dtype, device="cpu"), names="seeds"
+            )
 
         numbers = graph.num_nodes
         if isinstance(numbers, int):

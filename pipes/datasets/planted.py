@@ -83,7 +83,7 @@ class PlantedDataset(Dataset):
     @property
     def all_nodes_set(self) -> ItemSet:
         """Every node, under the name seeds."""
-        count = torch.tensor(len(self.labels), dtype=self._graph.indices.dtype)
+        count = torch.tensor(len(self.labels), dtype=self._graph.indices.dtype, device="cpu")
         return ItemSet(count, names="seeds")
 
     def __repr__(self) -> str:

@@ -13,7 +13,12 @@ import numpy as np
 from hopline.pipes.checks import check_count, check_flag
 from hopline.pipes.datasets import location
 from hopline.pipes.datasets.features import store_feature
-from hopline.pipes.datasets.fingerprint import difference, fingerprint, resolve_inputs
+from hopline.pipes.datasets.fingerprint import (
+    difference,
+    fingerprint,
+    fingerprint_of_bytes,
+    resolve_inputs,
+)
 from hopline.pipes.datasets.graph_part import count_nodes, open_graph, write_graph
 from hopline.pipes.datasets.journal import Journal
 from hopline.pipes.datasets.metadata import OnDiskMetaData, read_metadata
@@ -28,7 +33,7 @@ __all__ = ["preprocess_ondisk_dataset"]
 
 MIN_MEMORY = 1 << 20
 SCRATCH = "scratch"
-WORK_VERSION = 1  # of what an unfinished run leaves: buckets, copies, and the journal's entries
+WORK_VERSION = 2  # of what an unfinished run leaves: buckets, copies, and the journal's entries
 
 
 @dataclass(slots=True)
@@ -37,6 +42,7 @@ class _Request:
 
     root: Path
     metadata: OnDiskMetaData
+    content: bytes  # that the metadata was read from
     include_original_edge_id: bool | None
     auto_cast: bool
     max_memory: int
@@ -59,7 +65,7 @@ class _Request:
         self.files = resolve_inputs(self.metadata, self.root, self.place)
         self.times = self.times_of_change()  # before the content is read
         self.inputs = {name: fingerprint(path) for name, path in self.files.items()}
-        self.inputs[self.place.file.name] = fingerprint(self.place.file)
+        self.inputs[self.place.file.name] = fingerprint_of_bytes(self.content)
 
     def times_of_change(self) -> dict[str, list[int]]:
         """When content and record of each input were last changed.
@@ -145,10 +151,11 @@ def preprocess_ondisk_dataset(
     if max_memory < MIN_MEMORY:
         raise ValueError(f"max_memory is {max_memory}; expected {MIN_MEMORY} bytes or more")
     path = root / "metadata.yaml"
-    metadata, _ = read_metadata(path)
+    metadata, content = read_metadata(path)
     request = _Request(
         root,
         metadata,
+        content,
         include_original_edge_id,
         auto_cast_to_optimal_dtype,
         max_memory,
@@ -161,12 +168,18 @@ def preprocess_ondisk_dataset(
     cache = location.cache_folder(root, name)
     movable = processed_path is None and folder.parent == root
     if force_preprocess is False:
-        for place in (folder, cache) if movable else (folder,):
+        for place in (folder, cache) if movable and cache is not None else (folder,):
+            location.put_back(place)
             if isinstance(load_processed(place), Processed):
                 return place / "metadata.yaml"
     request.take_fingerprints()
     reason = request.reason(folder)
     if reason is not None and movable and not location.is_writable(root):
+        if cache is None:
+            raise PermissionError(
+                f"{root} cannot be written to, and there is no home folder to put the result in; "
+                "give a processed_path, or set XDG_CACHE_HOME"
+            )
         folder, reason = cache, request.reason(cache)
     if reason is None and not force_preprocess:
         location.sweep(folder)

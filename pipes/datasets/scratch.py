@@ -10,10 +10,11 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
+from hopline.pipes.datasets.checksum import sum_of_file
 from hopline.pipes.datasets.disk_space import check_space
 from hopline.pipes.datasets.journal import Journal
 from hopline.pipes.datasets.location import slug
-from hopline.pipes.datasets.npy_writer import Array, holds
+from hopline.pipes.datasets.npy_writer import Array
 from hopline.pipes.datasets.progress import Progress
 
 __all__ = ["Scratch"]
@@ -61,20 +62,25 @@ class Scratch:
         name = f"{slug(path.name)}-{own}.bin"
         entry = f"converted {name}"
         target = self.folder / name
-        known = self._done.get(name) or self._journal.get(entry)
-        if known is not None:
-            dtype, shape = np.dtype(known[0]), tuple(known[1])
-            if not holds(target, dtype.itemsize * int(np.prod(shape))):
-                known = None
+        known = self._done.get(name)
+        if known is None and (noted := self._journal.get(entry)) is not None:
+            dtype, shape, total = np.dtype(noted[0]), tuple(noted[1]), noted[2]
+            if _sum(target, dtype, shape) == total:
+                known = (noted[0], noted[1])
         if known is None:
             check_space(self.folder, bytes_needed, f"a copy of {path.name}", self.progress)
             with target.open("wb") as file:
                 dtype, shape = convert(file)
                 file.flush()
-                self._journal.put_large(entry, (dtype.str, list(shape)), file)
+                noted = (dtype.str, list(shape))
+                self._journal.put_large(entry, lambda: (*noted, _sum(target, dtype, shape)), file)
             known = (dtype.str, list(shape))
         self._done[name] = (known[0], known[1])
         dtype, shape = np.dtype(known[0]), tuple(known[1])
         if not np.prod(shape):
             return np.empty(shape, dtype)
         return np.asarray(np.memmap(target, dtype, mode="r", shape=shape))
+
+
+def _sum(path: Path, dtype: np.dtype[Any], shape: tuple[int, ...]) -> int | None:
+    return sum_of_file(path, dtype, shape[1:], [(0, shape[0])])

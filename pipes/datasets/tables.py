@@ -20,6 +20,7 @@ CSV_BLOCK = 1 << 20  # bytes parsed at a time
 CSV_LINE = 1 << 16  # bytes that a line may have
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 PARQUET_ROWS = 1 << 19  # rows converted at a time
+WIDTHS = {"INT32": 4, "INT64": 8, "INT96": 12, "FLOAT": 4, "DOUBLE": 8}  # bytes a value
 
 
 class _TooWide(Exception):
@@ -139,8 +140,8 @@ def parquet_array(path: Path, place: Place, scratch: Scratch) -> Array:
         Numbers of shape [rows] or [rows, columns].
 
     Raises:
-        MetadataError: the file is damaged, has missing values, other types or lists of several
-            lengths.
+        MetadataError: the file is damaged, has missing values, other types, lists of several
+            lengths, or rows too large for max_memory.
         OSError: the disk has no room for the copy.
     """
     file = _parquet_file(path, place)
@@ -171,7 +172,7 @@ def parquet_array(path: Path, place: Place, scratch: Scratch) -> Array:
             raise place.at("path").error(f"{path} has no rows, so its type is unknown; use .npy")
         return first.dtype, (rows, *first.shape[1:])
 
-    return scratch.converted(path, "array", convert, _uncompressed(file))
+    return scratch.converted(path, "array", convert, _decoded(file))
 
 
 def parquet_edges(path: Path, place: Place, scratch: Scratch) -> Array:
@@ -207,6 +208,11 @@ def parquet_edges(path: Path, place: Place, scratch: Scratch) -> Array:
                         f"column {name!r} of {path} holds {column.dtype}; expected integers: node "
                         "ids"
                     )
+                if column.dtype == np.uint64 and (column >> np.uint64(63)).any():
+                    raise place.at("path").error(
+                        f"column {name!r} of {path} holds {column.max()}; expected node ids, below "
+                        "2**63"
+                    )
             block = np.empty((len(batch), 2), dtype)
             for i, column in enumerate(columns):
                 block[:, i] = _cast(column, dtype)
@@ -222,10 +228,14 @@ def parquet_edges(path: Path, place: Place, scratch: Scratch) -> Array:
     return scratch.converted(path, "edges", lambda out: _narrow(convert, out), 8 * rows)
 
 
-def _uncompressed(file: Any) -> int:
-    """Bytes of a parquet file's values, as far as it tells."""
-    metadata = file.metadata
-    return sum(int(metadata.row_group(i).total_byte_size) for i in range(metadata.num_row_groups))
+def _decoded(file: Any) -> int:
+    """Bytes of a parquet file's values in memory; runs of equal ones take next to none in it."""
+    groups = [file.metadata.row_group(i) for i in range(file.metadata.num_row_groups)]
+    columns = [group.column(i) for group in groups for i in range(group.num_columns)]
+    return sum(
+        max(c.total_uncompressed_size, c.num_values * WIDTHS.get(c.physical_type, 1))
+        for c in columns
+    )
 
 
 def _parquet_file(path: Path, place: Place) -> Any:
@@ -253,7 +263,12 @@ def _parquet_file(path: Path, place: Place) -> Any:
 def _batches(
     file: Any, path: Path, place: Place, max_memory: int, columns: list[str] | None = None
 ) -> Iterator[Any]:
-    row_bytes = max(16, -(-_uncompressed(file) // max(1, file.metadata.num_rows)))
+    row_bytes = max(16, -(-_decoded(file) // max(1, file.metadata.num_rows)))
+    if row_bytes > max_memory // 8:
+        raise place.at("path").error(
+            f"a row of {path} takes {row_bytes} bytes, of which several are held at once, for "
+            f"max_memory, {max_memory}; give more, or save the array as a .npy file"
+        )
     rows = max(1, min(PARQUET_ROWS, max_memory // 8 // row_bytes))
     batches = file.iter_batches(batch_size=rows, columns=columns)
     while True:

@@ -12,7 +12,7 @@ import numpy as np
 from hopline.pipes.datasets.arrays import RawArray, open_array, row_chunks
 from hopline.pipes.datasets.journal import Journal
 from hopline.pipes.datasets.metadata import OnDiskFile
-from hopline.pipes.datasets.npy_writer import Array, NpyWriter, holds
+from hopline.pipes.datasets.npy_writer import Array, NpyWriter, holds_rows
 from hopline.pipes.datasets.progress import Progress
 from hopline.pipes.datasets.scratch import Scratch
 from hopline.pipes.datasets.yaml_file import Place, show
@@ -103,13 +103,14 @@ class Workplace:
         """
         entry = f"written {name}"
         path = self.folder / name
-        if (size := self.journal.get(entry)) and holds(path, size):
+        noted = self.journal.get(entry)
+        if noted is not None and holds_rows(path, dtype, shape, shape[0], noted):
             return
         with NpyWriter(path, dtype, shape) as file:
             for array in arrays:
                 _write_rows(file, array, self.max_memory // 8)
         with path.open("rb") as done:
-            self.journal.put_large(entry, path.stat().st_size, done)
+            self.journal.put_large(entry, lambda: file.total, done)
 
     def check_finite(self, array: Array, what: str, place: Place) -> None:
         """Refuses NaN.

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hopline.pipes.plain_yaml import read_plain_yaml, show
+from hopline.pipes.plain_yaml import parse_plain_yaml, read_yaml_bytes, show
 
-__all__ = ["MetadataError", "Place", "read_yaml", "show"]
+__all__ = ["MetadataError", "Place", "read_yaml", "read_yaml_with_bytes", "show"]
 
 
 class MetadataError(ValueError):
@@ -38,12 +38,22 @@ def read_yaml(path: Path) -> dict[str, Any]:
     """Reads a YAML file whose top level is a map of strings to plain values.
 
     Raises:
+        MetadataError: as `read_yaml_with_bytes`.
+    """
+    return read_yaml_with_bytes(path)[0]
+
+
+def read_yaml_with_bytes(path: Path) -> tuple[dict[str, Any], bytes]:
+    """Reads a YAML file once; gives what it says, and the bytes that say so.
+
+    Raises:
         MetadataError: the file is missing, unreadable, too large, no such YAML, names a Python
             object, or gives a key twice.
     """
     place = Place(path)
     try:
-        document = read_plain_yaml(path)
+        content = read_yaml_bytes(path)
+        document = parse_plain_yaml(content)
     except ValueError as error:
         raise place.error(f"is not valid YAML of plain values: {error}") from error
     except OSError as error:
@@ -56,4 +66,4 @@ def read_yaml(path: Path) -> dict[str, Any]:
             f"holds {show(document)}; expected a map with the keys dataset_name, graph, "
             "feature_data, tasks"
         )
-    return document
+    return document, content

@@ -20,7 +20,7 @@ import torch
 
 from hopline.pipes.features.fork_safe import fork_safe_lock
 
-__all__ = ["BufferPool", "empty", "empty_array", "page_locked_outputs"]
+__all__ = ["BufferPool", "empty", "empty_array", "page_locked_outputs", "settle"]
 
 SMALLEST_POOLED = 1 << 16  # bytes; smaller outputs come from the allocator, which keeps them
 STEPS = 8  # sizes between a power of two and the next, so at most 1 / STEPS of a new one is unused
@@ -43,7 +43,8 @@ class BufferPool:
     """Buffers of host memory; `empty` lends one, the death of its last tensor returns it.
 
     What is lent and what is idle are together no more than was lent at once of late (in the last
-    256 to 512 loans), and an eighth. Beyond it, what was idle longest is freed.
+    256 to 512 loans), and an eighth. Beyond it, what was idle longest is freed, at the next loan or
+    `settle`.
 
     Args:
         max_idle_bytes: the most memory kept for later, in any case.
@@ -61,29 +62,44 @@ class BufferPool:
         self._most_lent = [0, 0]  # at once, in the window under way and in the one before
         self._number_lent = 0
         self._loans: dict[int, _Loan] = {}  # by their ids, to keep them until they end
-        # Without it: a finaliser may run inside any allocation, also in one under the lock.
-        self._returned: deque[Buffer] = deque()
+        # Ended loans, filed by whoever holds the lock next. The callback of a loan is the method
+        # `append` itself: it needs no lock, for it may run inside any allocation, and no Python
+        # code, where Ctrl-C would be raised and lost, since nothing leaves a callback.
+        self._ended: deque[weakref.ref[Buffer]] = deque()
 
     @property
     def idle_bytes(self) -> int:
         """Bytes of buffers that wait for their next use."""
-        with self._lock:
-            self._collect()
-            return self._idle_bytes
+        self.settle()
+        return self._idle_bytes
 
     def clear(self) -> None:
         """Frees the idle buffers."""
         with self._lock:
-            self._collect()
-            self._idle.clear()
-            self._by_size.clear()
-            self._idle_bytes = 0
+            try:
+                self._collect()
+            finally:
+                self._forget()
+
+    def settle(self) -> None:
+        """Frees what is more than allowed; done with each loan, and for when there is none soon."""
+        with self._lock:
+            try:
+                self._collect()
+            except BaseException:
+                self._forget()
+                raise
+
+    def _forget(self) -> None:
+        """Frees the idle buffers, whatever state their lists are in; under the lock."""
+        # Between assignments of one line no signal is looked at.
+        self._idle, self._by_size, self._idle_bytes = OrderedDict(), {}, 0
 
     def empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         """An uninitialised CPU tensor."""
         size = math.prod(shape) * dtype.itemsize
         if size < SMALLEST_POOLED:
-            return torch.empty(shape, dtype=dtype)
+            return torch.empty(shape, dtype=dtype, device="cpu")
         flat = self._lent(size)
         return flat.view(dtype).view(shape)
 
@@ -91,16 +107,20 @@ class BufferPool:
         """uint8[size] in a buffer that comes back with the last tensor on it."""
         buffer = self._take(_rounded(size))
         lent = buffer[:size]  # its own array object: it lives as long as the tensor's storage
-        loan = _Loan(lent, self._give_back)
+        loan = _Loan(lent, self._ended.append)
         loan.buffer = buffer
         self._loans[id(loan)] = loan
         return torch.from_numpy(lent)
 
     def _take(self, size: int) -> Buffer:
         with self._lock:
-            self._collect()
-            buffer = self._idle_buffer(size)
-            self._lend(size if buffer is None else buffer.nbytes)
+            try:
+                self._collect()
+                buffer = self._idle_buffer(size)
+                self._lend(size if buffer is None else buffer.nbytes)
+            except BaseException:  # Ctrl-C, anywhere in it
+                self._forget()
+                raise
         if buffer is not None:
             return buffer
         try:
@@ -140,27 +160,20 @@ class BufferPool:
             self._most_lent[0] = self._lent_bytes
         self._trim()
 
-    def _give_back(self, loan: _Loan) -> None:
-        del self._loans[id(loan)]
-        self._returned.append(loan.buffer)
-        # Never waits: whoever holds the lock, perhaps this very thread, collects at its next call.
-        if self._lock.acquire(blocking=False):
-            try:
-                self._collect()
-            finally:
-                self._lock.release()
-
     def _collect(self) -> None:
         """Files what was returned, and frees what is too much; under the lock."""
-        if not self._returned:
+        if not self._ended:
             return
-        while self._returned:
-            buffer = self._returned.popleft()
-            self._idle[self._next_number] = buffer
-            self._by_size.setdefault(buffer.nbytes, []).append(self._next_number)
-            self._idle_bytes += buffer.nbytes
-            self._lent_bytes -= buffer.nbytes
-            self._next_number += 1
+        while self._ended:
+            loan = self._loans.pop(id(self._ended[0]), None)
+            if loan is not None:  # else Ctrl-C came just here before
+                buffer = loan.buffer
+                self._lent_bytes -= buffer.nbytes
+                self._idle[self._next_number] = buffer
+                self._by_size.setdefault(buffer.nbytes, []).append(self._next_number)
+                self._idle_bytes += buffer.nbytes
+                self._next_number += 1
+            self._ended.popleft()
         self._trim()
 
     def _trim(self) -> None:
@@ -181,6 +194,11 @@ def _rounded(size: int) -> int:
 
 _pool = BufferPool()
 _thread = threading.local()
+
+
+def settle() -> None:
+    """Frees what the pool that all stages share has idle above its limit; see `BufferPool`."""
+    _pool.settle()
 
 
 @contextmanager
@@ -205,7 +223,7 @@ def empty(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
     """
     locked = getattr(_thread, "page_locked", False) and torch.cuda.is_available()
     if locked and math.prod(shape) * dtype.itemsize >= SMALLEST_POOLED:
-        return torch.empty(shape, dtype=dtype, pin_memory=True)
+        return torch.empty(shape, dtype=dtype, device="cpu", pin_memory=True)
     return _pool.empty(shape, dtype)
 
 

@@ -202,6 +202,8 @@ def bytes_to_number_of_items(cache_capacity_in_bytes: int, single_item: torch.Te
         raise ValueError(f"cache size in bytes is {size}; expected 0 or more")
     if not isinstance(single_item, torch.Tensor):
         raise TypeError(f"single_item is a {type(single_item).__name__}; expected a torch.Tensor")
+    if single_item.layout != torch.strided or single_item.is_nested:
+        raise TypeError("single_item is a sparse or nested tensor; expected a dense one")
     return -(-size // single_item.nbytes) if single_item.nbytes else 0
 
 
@@ -355,5 +357,5 @@ def reinterpreted(rows: torch.Tensor, dtype: torch.dtype, row_shape: torch.Size)
 
 def _one_row(feature: Feature) -> torch.Tensor:
     """A row of the feature's dtype and shape, and of any values."""
-    none = feature.read(torch.empty(0, dtype=torch.int64))
-    return torch.empty((1, *none.shape[1:]), dtype=none.dtype)
+    none = feature.read(torch.empty(0, dtype=torch.int64, device="cpu"))
+    return torch.empty((1, *none.shape[1:]), dtype=none.dtype, device="cpu")

@@ -14,9 +14,9 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-__all__ = ["DeviceIndex", "SetLRUIndex", "StaticIndex"]
+__all__ = ["DeviceIndex", "SetLRUIndex", "StaticIndex", "distinct"]
 
-NO_KEY = (1 << 63) - 1
+NO_KEY = (1 << 63) - 1  # above every key
 
 
 class DeviceIndex:
@@ -248,3 +248,24 @@ class StaticIndex(DeviceIndex):
         keys = ids + offset
         places = torch.searchsorted(self._keys, keys).clamp_(max=len(self._keys) - 1)
         return torch.where(self._keys[places] == keys, places, len(self._keys) - 1)
+
+
+def distinct(keys: torch.Tensor, wanted: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Numbers the distinct ones of some keys, in the order in which they first occur.
+
+    Args:
+        keys: int64[n], below 2**63 - 1.
+        wanted: bool[n], which of them to number.
+
+    Returns:
+        int64[n], each key's number, or -1 where it is not wanted; and bool[n], whether it is the
+        first of its number.
+    """
+    positions = torch.arange(len(keys), device=keys.device)
+    ordered, order = torch.sort(torch.where(wanted, keys, NO_KEY), stable=True)
+    # Of equal keys the sort, being stable, leaves the first in front.
+    leader = torch.empty_like(order)
+    leader[order] = order[torch.searchsorted(ordered, ordered)]
+    first = wanted & (leader == positions)
+    numbers = torch.cumsum(first, 0) - 1
+    return torch.where(wanted, numbers[leader], -1), first

@@ -95,7 +95,7 @@ class DiskBasedFeature(Feature):
         step = max(1, min(PIECE, PIECE_BYTES // max(1, self._row_bytes)))
         for low in range(0, len(rows), step):
             piece = rows[low : low + step]
-            ids = torch.arange(low, low + len(piece))
+            ids = torch.arange(low, low + len(piece), device="cpu")
             self._reader.read(ids.numpy(), _bytes(piece))
         return rows
 

@@ -132,7 +132,7 @@ class FeatureCache:
         if values is None:
             values = self._allocate(len(ids))
         index = np.flatnonzero(request.source >= 0)
-        calls = torch.full((len(index),), request.call)
+        calls = torch.full((len(index),), request.call, device="cpu")
         return values, torch.from_numpy(index), torch.from_numpy(ids[index]), calls
 
     def replace(
@@ -321,7 +321,10 @@ class CPUFeatureCache(FeatureCache):
             raise RuntimeError("pinning memory needs a GPU, and torch finds none here")
         self._settings = (cache_shape, dtype, policy, num_parts, pin_memory, hot_keys)
         self._rows = torch.empty(
-            self.capacity * self.row_bytes, dtype=torch.uint8, pin_memory=pin_memory
+            self.capacity * self.row_bytes,
+            dtype=torch.uint8,
+            device="cpu",
+            pin_memory=pin_memory,
         )
         self._flat = self._rows.numpy()
 

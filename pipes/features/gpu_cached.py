@@ -26,7 +26,7 @@ from hopline.pipes.features.cached import (
     reinterpreted,
     wrap_with_cached_feature,
 )
-from hopline.pipes.features.device_index import DeviceIndex, SetLRUIndex, StaticIndex
+from hopline.pipes.features.device_index import DeviceIndex, SetLRUIndex, StaticIndex, distinct
 from hopline.pipes.features.feature import Feature
 from hopline.pipes.features.feature_cache import LAST_KEY, FeatureCache, as_bytes, check_offset
 from hopline.pipes.features.policies import POLICIES, CacheIndex, Request, check_policy
@@ -225,7 +225,7 @@ class GPUFeatureCache(FeatureCache):
     def _look_up(self, ids: Any, count: int, what: str, offset: int) -> _Call:
         """Looks ids up, in [0, count), and copies out what is there; the host waits once."""
         from hopline.pipes.host_reads import HostReads
-        from hopline.pipes.kernels.cuda.cache import distinct, overlay_rows
+        from hopline.pipes.kernels.cuda.rows import overlay_rows
 
         reads = HostReads(self.device)
         checked = reads.check_ids(ids, count, what, torch.int64)
@@ -253,7 +253,7 @@ class GPUFeatureCache(FeatureCache):
         reader: Callable[[torch.Tensor], torch.Tensor],
     ) -> torch.Tensor:
         """Rows of ids in [0, count); those that are missing are read, and kept."""
-        from hopline.pipes.kernels.cuda.cache import overlay_rows
+        from hopline.pipes.kernels.cuda.rows import overlay_rows
 
         call = self._look_up(ids, count, what, offset)
         if call.missing == 0:

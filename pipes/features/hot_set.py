@@ -7,6 +7,7 @@ mini-batches.
 
 from __future__ import annotations
 
+import sys
 from itertools import islice
 from typing import Any
 
@@ -39,7 +40,7 @@ def hot_set_by_degree(graph: FusedCSCSamplingGraph, count: int) -> Ids:
 
     Raises:
         TypeError: count is no int, or there is no graph.
-        ValueError: count is negative.
+        ValueError: count is negative, or an index names no node: the graph is damaged.
 
     >>> from hopline.pipes import from_coo
     >>> graph = from_coo(torch.tensor([2, 2, 1]), torch.tensor([0, 1, 0]), 4)
@@ -49,6 +50,7 @@ def hot_set_by_degree(graph: FusedCSCSamplingGraph, count: int) -> Ids:
     count = _checked_count("count", count, 0)
     if not isinstance(graph, FusedCSCSamplingGraph):
         raise TypeError(f"graph is a {type(graph).__name__}; expected a FusedCSCSamplingGraph")
+    graph.check_indices()
     indices = host_array(graph.indices)
     degrees = np.zeros(graph.total_num_nodes, np.int64)
     for start in range(0, len(indices), CHUNK):
@@ -87,7 +89,7 @@ def hot_set_by_presampling(chain: Chain, count: int, batches: int) -> Ids:
     with DataLoader(chain) as loader:
         while batches:
             read = 0
-            for minibatch in islice(loader, batches):
+            for minibatch in islice(loader, min(batches, sys.maxsize)):
                 _add(seen, minibatch.input_nodes)
                 read += 1
             if not read:

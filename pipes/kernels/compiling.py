@@ -3,48 +3,89 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
+import hashlib
 import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from numba import njit
-from numba.core.caching import FunctionCache, IndexDataCacheFile
+from numba.core.caching import CompileResultCacheImpl, FunctionCache, IndexDataCacheFile
 
 __all__ = ["kernel"]
 
 
 class _File(IndexDataCacheFile):
-    """Numba's files of one kernel, but the index is written last.
+    """Numba's cache of one kernel, but each signature has a file named by what it is made of.
 
-    An index that names machine code before it is written would, after a kill or on a full disk,
-    name what an older source has left under that name.
+    Numba numbers the files and keeps an index: of two processes that compile two signatures at
+    once, both take the same number, and one finds the other's machine code under it. Here no two
+    share a file, and a file says what it holds, so that nothing can be taken for something else.
     """
 
     def save(self, key: Any, data: Any) -> None:
-        overloads = self._load_index()
-        name = overloads.get(key)
-        if name is None:
-            names = map(self._data_name, itertools.count(1))
-            name = next(name for name in names if name not in overloads.values())
-        self._save_data(name, data)
-        self._save_index({**overloads, key: name})
+        folder, name = Path(self._cache_path), self._name(key)
+        self._save_data(name, (self._made_of(key), data))
+        base, source = self._base, name.rpartition("-")[0]
+        for path in folder.iterdir():  # of an older source
+            if path.name.startswith(f"{base}.") and not path.name.startswith(f"{source}-"):
+                path.unlink(missing_ok=True)
+
+    def load(self, key: Any) -> Any:
+        try:
+            made_of, data = self._load_data(self._name(key))
+        except OSError:  # there is none
+            return None
+        return data if made_of == self._made_of(key) else None
+
+    def _made_of(self, key: Any) -> tuple[Any, ...]:
+        return self._version, self._source_stamp, key
+
+    @property
+    def _base(self) -> str:
+        return str(self._index_name).removesuffix(".nbi")
+
+    def _name(self, key: Any) -> str:
+        source = _digest((self._version, self._source_stamp))
+        return f"{self._base}.{source}-{_digest(key)}.nbc"
+
+
+class _Place(CompileResultCacheImpl):
+    """Where Numba's cache of one kernel lies, but not in a folder named "~" in the current one.
+
+    Numba takes the name for the home folder of a user that has none, as in some containers.
+    """
+
+    @property
+    def _locator_classes(self) -> list[Any]:
+        known = super()._locator_classes
+        if os.path.isabs(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")):
+            return list(known)
+        return [kind for kind in known if not kind.__name__.endswith("UserWideCacheLocator")]
 
 
 class _Cache(FunctionCache):
     """Numba's cache of one kernel, but what cannot be read or written is compiled anew."""
 
+    _impl_class = _Place
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__(function)
+        self._cache_file.__class__ = _File
+
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         try:
             return super().load_overload(sig, target_context)
         except Exception:  # damaged: what a pickle raises then may be anything
-            with contextlib.suppress(OSError):
-                os.unlink(self._cache_file._index_path)
-            return None
+            return None  # and is written over
 
     def save_overload(self, sig: Any, data: Any) -> None:
         with contextlib.suppress(OSError):  # e.g. the disk is full
             super().save_overload(sig, data)
+
+
+def _digest(value: Any) -> str:
+    return hashlib.blake2b(repr(value).encode(), digest_size=8).hexdigest()
 
 
 def kernel(function: Callable[..., Any] | None = None, *, inline: str = "never") -> Any:
@@ -60,12 +101,8 @@ def kernel(function: Callable[..., Any] | None = None, *, inline: str = "never")
     """
     if function is None:
         return lambda function: kernel(function, inline=inline)
-    try:
-        compiled = njit(nogil=True, cache=True, inline=inline)(function)
-    except (RuntimeError, OSError):  # Numba finds no folder for its cache
-        return njit(nogil=True, inline=inline)(function)
-    cache: Any = getattr(compiled, "_cache", None)  # none where Numba is switched off
-    if type(cache) is FunctionCache:
-        cache.__class__ = _Cache
-        cache._cache_file.__class__ = _File
+    compiled = njit(nogil=True, inline=inline)(function)
+    if hasattr(compiled, "_cache"):  # not where Numba is switched off
+        with contextlib.suppress(RuntimeError, OSError):  # Numba finds no folder for its cache
+            compiled._cache = _Cache(function)
     return compiled

@@ -179,20 +179,28 @@ def count_picks(indptr, edge_types, columns, fanouts, replace, num_edges, begin,
         if first < 0 or first > end or end > num_edges:
             return np.int64(-1 - i)
         low = first
+        # The lowest type above t that the last search met: for types below it, another search would
+        # take the same turns and end in the same place.
+        next_type = np.int64(0)
         for t in range(num_types):
             high = end
             if num_types > 1 and low < end:
-                # First edge of a type above t: binary search in the whole column, as on a GPU, so
-                # that both find the same even if the types are in disorder.
-                left = first
-                right = end
-                while left < right:
-                    middle = (left + right) >> 1
-                    # Without a branch: half of them would be foreseen wrongly.
-                    below = edge_types[middle] <= t
-                    left = middle + 1 if below else left
-                    right = right if below else middle
-                high = left
+                high = low
+                if t >= next_type:
+                    # First edge of a type above t: binary search in the whole column, as on a GPU,
+                    # so that both find the same even if the types are in disorder.
+                    next_type = np.int64(num_types)
+                    left = first
+                    right = end
+                    while left < right:
+                        middle = (left + right) >> 1
+                        kind = np.int64(edge_types[middle])
+                        # Without a branch: half of them would be foreseen wrongly.
+                        below = kind <= t
+                        left = middle + 1 if below else left
+                        right = right if below else middle
+                        next_type = next_type if below else min(next_type, kind)
+                    high = left
             d = high - low
             k = d
             if fanouts[t] >= 0:

@@ -11,6 +11,8 @@ import numpy as np
 from hopline.pipes.kernels.compiling import kernel
 
 __all__ = [
+    "add_up",
+    "add_up_segments",
     "count_buckets",
     "count_cells",
     "parse_pairs",
@@ -29,6 +31,49 @@ PLUS = 43
 ZERO = 48
 NINE = 57
 LARGEST = (1 << 63) - 1
+ONE = np.uint64(1)
+HALF = np.uint64(32)
+MIXER = np.uint64(0x9E3779B97F4A7C15)  # 2**64 / golden ratio: neighbours get unlike weights
+
+
+@kernel
+def add_up(words, first):
+    """Sum modulo 2**64 of words, each times an odd number that its place gives.
+
+    Args:
+        words: unsigned[n].
+        first: place of the first one.
+    """
+    total = np.uint64(0)
+    place = np.uint64(first)
+    for i in range(len(words)):
+        place += ONE
+        weight = place * MIXER
+        weight = (weight ^ (weight >> HALF)) | ONE
+        total += np.uint64(words[i]) * weight
+    return total
+
+
+@kernel
+def add_up_segments(words, counts, places):
+    """As `add_up`, of words that come in segments.
+
+    Args:
+        words: unsigned[n].
+        counts: int64[segments], words of each; n together.
+        places: int64[segments], place of the first word of each.
+    """
+    total = np.uint64(0)
+    start = 0
+    for s in range(len(counts)):
+        place = np.uint64(places[s])
+        for i in range(start, start + counts[s]):
+            place += ONE
+            weight = place * MIXER
+            weight = (weight ^ (weight >> HALF)) | ONE
+            total += np.uint64(words[i]) * weight
+        start += counts[s]
+    return total
 
 
 @kernel

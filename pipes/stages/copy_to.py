@@ -33,12 +33,12 @@ class CopyTo(Stage):
         self, source: Any, device: torch.device | str | int, non_blocking: bool = False
     ) -> None:
         super().__init__(source)
-        if device != "pinned":
+        if not (isinstance(device, str) and device == "pinned"):
             try:
                 if isinstance(device, int) and not isinstance(device, bool):
                     device = torch.device("cuda", device)
                 device = torch.device(device)
-            except (RuntimeError, TypeError) as error:
+            except (RuntimeError, TypeError, ValueError) as error:
                 raise ValueError(f"copy_to got {device!r}; expected a torch device") from error
         gpu = device if isinstance(device, torch.device) and device.type == "cuda" else None
         if (gpu or device == "pinned") and not torch.cuda.is_available():

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from hopline.pipes.checks import check_flag
 from hopline.pipes.features.feature import FeatureStore
 from hopline.pipes.minibatch import MiniBatch, check_minibatch
 from hopline.pipes.stage import Stage
@@ -44,10 +45,11 @@ class FeatureFetcher(Stage):
         cooperative: bool = False,
     ) -> None:
         super().__init__(source)
-        if not hasattr(feature_store, "read"):
+        if not all(hasattr(feature_store, name) for name in ("read", "keys", "__contains__")):
             raise TypeError(
                 f"feature_store is a {type(feature_store).__name__}; expected a FeatureStore"
             )
+        check_flag(cooperative, "cooperative")
         if cooperative:
             raise ValueError("cooperative is True; cooperative mini-batching is not supported")
         self.feature_store = feature_store
@@ -98,7 +100,8 @@ class FeatureFetcher(Stage):
                 features[name] = self.feature_store.read(domain, None, name, ids)
             else:
                 # A type that the mini-batch lacks has no rows.
-                mine = ids[kind] if kind in ids else torch.empty(0, dtype=torch.int64)
+                none = torch.empty(0, dtype=torch.int64, device="cpu")
+                mine = ids.get(kind, none)
                 features[kind, name] = self.feature_store.read(domain, kind, name, mine)
         return features
 

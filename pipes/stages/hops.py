@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from hopline.pipes.checks import check_graph_arrays
+from hopline.pipes.checks import check_graph_arrays, check_values
 from hopline.pipes.fused_ids import FusedSeeds, SampledHop, fuse_seeds, subgraphs_from_hops
 from hopline.pipes.graph import FusedCSCSamplingGraph
 from hopline.pipes.hop import HopRule
 from hopline.pipes.minibatch import MiniBatch
 from hopline.pipes.placement import sampling_device
-from hopline.pipes.random import Purpose, batch_key, fold
+from hopline.pipes.random import Purpose, batch_key, fold, fold_range
 from hopline.pipes.relabel import NodeList
 from hopline.pipes.stages.subgraph_sampler import SubgraphSampler, seeds_of
 
@@ -94,7 +94,7 @@ class HopSampler(SubgraphSampler):
         """
         seed, epoch, index = key
         hop_key = fold(batch_key(seed, Purpose.SAMPLE, epoch, index), hop)
-        keys = np.array([fold(hop_key, t) for t in range(len(fanouts))], np.uint64)
+        keys = fold_range(hop_key, len(fanouts))
         return HopRule(fanouts, self.replace, keys, self.prob_name)
 
     def times(
@@ -125,6 +125,10 @@ class HopSampler(SubgraphSampler):
         """
         given = seeds_of(minibatch)
         check_graph_arrays(self.graph)
+        if (
+            not self.graph.is_huge()
+        ):  # of a huge graph, not all types are looked at for a mini-batch
+            self.graph.check_edge_types()
         device = sampling_device(self.graph, given)
         if device is not None:
             from hopline.pipes.device_sampling import sample_on_device
@@ -201,7 +205,7 @@ def check_fanouts(fanouts: Any, num_edge_types: int) -> list[Array]:
         TypeError, ValueError: of wrong kind, number or value.
     """
     if isinstance(fanouts, torch.Tensor):
-        fanouts = fanouts.tolist()
+        fanouts = _listed(fanouts, "fanouts")
     if isinstance(fanouts, str | bytes | dict) or not isinstance(fanouts, Sequence):
         raise TypeError(
             f"fanouts is {fanouts!r}; expected a list with one entry a hop, e.g. [10, 5]"
@@ -214,7 +218,7 @@ def check_fanouts(fanouts: Any, num_edge_types: int) -> list[Array]:
 def _fanouts(value: Any, hop: int, num_edge_types: int) -> Array:
     what = f"fanouts[{hop}]"
     if isinstance(value, torch.Tensor):
-        value = value.tolist()
+        value = _listed(value, what)
     values = list(value) if isinstance(value, Sequence) and not isinstance(value, str) else [value]
     for v in values:
         if isinstance(v, bool) or not isinstance(v, int | np.integer):
@@ -227,3 +231,11 @@ def _fanouts(value: Any, hop: int, num_edge_types: int) -> Array:
             "expected one entry, or one for each"
         )
     return np.array(values, np.int64)
+
+
+def _listed(values: torch.Tensor, what: str) -> Any:
+    """The numbers of a tensor that has them."""
+    if values.layout != torch.strided or values.is_quantized or values.is_nested:
+        raise TypeError(f"{what} is a tensor of {values.layout}; expected a dense one of integers")
+    check_values(values, what)
+    return values.tolist()

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from hopline.pipes.checks import check_flag
 from hopline.pipes.graph import FusedCSCSamplingGraph
 from hopline.pipes.hop import HopRule
 from hopline.pipes.random import Purpose, batch_key, fold
@@ -99,6 +100,7 @@ class LayerNeighborSampler(SharedVariates):
         asynchronous: bool = False,
     ) -> None:
         super().__init__(source, graph, fanouts, replace, prob_name, deduplicate)
+        check_flag(cooperative, "cooperative")
         if cooperative:
             raise ValueError("cooperative is True; cooperative mini-batching is not supported")
         self.share_variates(layer_dependency, batch_dependency)

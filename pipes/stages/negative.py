@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from hopline.pipes.checks import as_times, check_graph_arrays, check_ids
+from hopline.pipes.checks import as_times, check_graph_arrays, check_ids, holds_integers
 from hopline.pipes.edges import check_edges
 from hopline.pipes.etypes import etype_str_to_tuple
 from hopline.pipes.graph import FusedCSCSamplingGraph
@@ -31,7 +31,8 @@ class NegativeSampler(Stage):
       seed, r of the second, and so on. A negative has its seed's source.
     - `labels`, float32: 1 for the seeds, 0 for the negatives. Labels of the item set are replaced.
     - `indexes`, int64: the number of the seed that each row belongs to.
-    - `timestamp` and `pre_time_window`, if there: each row has those of its seed.
+    - `timestamp` and any further column that has a row a seed, e.g. `pre_time_window` or weights:
+      each row has that of its seed. Columns of other sizes stay as they are.
 
     Args:
         source: the chain before it.
@@ -39,7 +40,7 @@ class NegativeSampler(Stage):
 
     Raises:
         TypeError: negative_ratio is not an int.
-        ValueError: negative_ratio is below 1.
+        ValueError: negative_ratio is below 1, or above 2**31 - 1.
 
     >>> class Next(NegativeSampler):
     ...     def _sample_with_etype(self, etype, pairs, key, timestamp=None):
@@ -56,6 +57,8 @@ class NegativeSampler(Stage):
             raise TypeError(f"negative_ratio is {negative_ratio!r}; expected an int")
         if negative_ratio < 1:
             raise ValueError(f"negative_ratio is {negative_ratio}; expected 1 or more")
+        if negative_ratio >= 1 << 31:
+            raise ValueError(f"negative_ratio is {negative_ratio}; expected 2**31 - 1 or less")
         self.negative_ratio = negative_ratio
 
     def _sample_with_etype(
@@ -113,7 +116,7 @@ class NegativeSampler(Stage):
             minibatch.seeds, minibatch.labels, minibatch.indexes, minibatch.timestamp = (
                 self._with_negatives(None, seeds, key, times)
             )
-            self._repeat_windows(minibatch)
+            self._repeat_columns(minibatch, {None: len(seeds)})
             return minibatch
         parts = {}
         for etype, pairs in seeds.items():
@@ -128,22 +131,30 @@ class NegativeSampler(Stage):
         minibatch.indexes = {etype: part[2] for etype, part in parts.items()}
         if times is not None:
             minibatch.timestamp = {e: part[3] for e, part in parts.items() if part[3] is not None}
-        self._repeat_windows(minibatch)
+        self._repeat_columns(minibatch, {etype: len(pairs) for etype, pairs in seeds.items()})
         return minibatch
 
-    def _repeat_windows(self, minibatch: MiniBatch) -> None:
-        """Gives negatives the window of their positive, as they have its time."""
-        windows = minibatch.extra.get("pre_time_window")
-        ratio = self.negative_ratio
-        if isinstance(windows, dict):
-            repeated: Any = {
-                kind: torch.cat((w, w.repeat_interleave(ratio))) for kind, w in windows.items()
-            }
-        elif isinstance(windows, torch.Tensor):
-            repeated = torch.cat((windows, windows.repeat_interleave(ratio)))
-        else:
-            return
-        minibatch.extra = {**minibatch.extra, "pre_time_window": repeated}
+    def _repeat_columns(self, minibatch: MiniBatch, counts: dict[str | None, int]) -> None:
+        """Gives negatives what further columns say of their positives, as they have its time.
+
+        Args:
+            minibatch: its `extra` is replaced.
+            counts: number of positives by edge type, or `{None: number}`.
+        """
+
+        def repeated(kind: str | None, value: Any) -> Any:
+            if not isinstance(value, torch.Tensor) or not value.dim():
+                return value
+            if len(value) != counts.get(kind):
+                return value
+            return torch.cat((value, value.repeat_interleave(self.negative_ratio, dim=0)))
+
+        minibatch.extra = {
+            name: {kind: repeated(kind, part) for kind, part in value.items()}
+            if isinstance(value, dict)
+            else repeated(None, value)
+            for name, value in minibatch.extra.items()
+        }
 
     def _with_negatives(
         self, etype: str | None, pairs: Any, key: int, timestamp: Any
@@ -165,7 +176,7 @@ class NegativeSampler(Stage):
         destinations = self._checked(drawn, pairs, of_type)
         sources = pairs[:, 0].repeat_interleave(ratio)
         seeds = torch.cat((pairs, torch.stack((sources, destinations), dim=1)))
-        labels = torch.zeros(len(seeds), device=device)
+        labels = torch.zeros(len(seeds), dtype=torch.float32, device=device)
         labels[:count] = 1
         numbers = torch.arange(count, device=device)
         indexes = torch.cat((numbers, numbers.repeat_interleave(ratio)))
@@ -176,12 +187,7 @@ class NegativeSampler(Stage):
     def _checked(self, drawn: Any, pairs: torch.Tensor, of_type: str) -> torch.Tensor:
         """Destinations as integer[B * ratio] in the dtype and on the device of the seeds."""
         what = f"{type(self).__name__}._sample_with_etype"
-        if (
-            not isinstance(drawn, torch.Tensor)
-            or drawn.is_floating_point()
-            or drawn.is_complex()
-            or drawn.dtype == torch.bool
-        ):
+        if not isinstance(drawn, torch.Tensor) or not holds_integers(drawn):
             kind = drawn.dtype if isinstance(drawn, torch.Tensor) else type(drawn).__name__
             raise TypeError(f"{what} gave {kind}{of_type}; expected a torch.Tensor of integers")
         count, ratio = len(pairs), self.negative_ratio
@@ -264,15 +270,28 @@ class UniformNegativeSampler(NegativeSampler):
         self.graph = graph
         self.exclude_true_edges = exclude_true_edges
         self.node_timestamp_attr_name = node_timestamp_attr_name
-        self._by_time: dict[str | None, tuple[Array, Array]] = {}
-        self._order_there: dict[tuple[str | None, torch.device], torch.Tensor] = {}
+        # The times, and what was made of them; and of that, what is on GPUs.
+        self._by_time: tuple[Array, dict[str | None, tuple[Array, Array]]] | None = None
+        self._order_there: dict[tuple[str | None, torch.device], tuple[Array, torch.Tensor]] = {}
         if node_timestamp_attr_name is not None:
-            times = graph.attribute_array("node", node_timestamp_attr_name, np.int64)
-            for kind in graph.node_type_to_id or [None]:
+            self._in_time(node_timestamp_attr_name)
+
+    def _in_time(self, name: str) -> dict[str | None, tuple[Array, Array]]:
+        """Of each node type, its nodes in the order of their times, and these times.
+
+        Kept, and made anew when the graph's times are others.
+        """
+        times = self.graph.attribute_array("node", name, np.int64)
+        known = self._by_time
+        if known is None or known[0] is not times:
+            made: dict[str | None, tuple[Array, Array]] = {}
+            for kind in self.graph.node_type_to_id or [None]:
                 first, count = self._range(kind)
                 mine = times[first : first + count]
                 order = np.argsort(mine, kind="stable")
-                self._by_time[kind] = order, mine[order]
+                made[kind] = order, mine[order]
+            known = self._by_time = times, made
+        return known[1]
 
     def _range(self, kind: str | None) -> tuple[int, int]:
         """First fused id of a node type, and its number of nodes."""
@@ -400,25 +419,27 @@ class UniformNegativeSampler(NegativeSampler):
     ) -> torch.Tensor:
         """The nodes of a type in the order of their times; kept, once there."""
         known = self._order_there.get((kind, device))
-        if known is None:
-            known = self._order_there[kind, device] = torch.from_numpy(order).to(device)
-        return known
+        if known is None or known[0] is not order:
+            there = torch.from_numpy(order).to(device)
+            known = self._order_there[kind, device] = order, there
+        return known[1]
 
     def _candidates(
         self, pairs: int, kind: str | None, nodes: int, of_type: str, timestamp: torch.Tensor | None
     ) -> tuple[Array, Array]:
         """How many nodes each pair may be given, and the order in which they are counted."""
-        if self.node_timestamp_attr_name is None or pairs == 0:
+        name = self.node_timestamp_attr_name
+        if name is None or pairs == 0:
             return np.full(pairs, nodes, np.int64), NO_ORDER
         if timestamp is None:
             raise ValueError(
-                f"node_timestamp_attr_name is {self.node_timestamp_attr_name!r}, but the "
-                f"mini-batch has no timestamp{of_type}; name a column of the item set 'timestamp'"
+                f"node_timestamp_attr_name is {name!r}, but the mini-batch has no "
+                f"timestamp{of_type}; name a column of the item set 'timestamp'"
             )
-        if timestamp.is_floating_point() or timestamp.is_complex() or timestamp.dtype == torch.bool:
+        if not holds_integers(timestamp):
             raise TypeError(f"timestamp{of_type} has dtype {timestamp.dtype}; expected integers")
         times = as_times(timestamp.cpu(), f"timestamp{of_type}")
-        order, known = self._by_time[kind]
+        order, known = self._in_time(name)[kind]
         counts = np.searchsorted(known, times, side="right")
         if (counts == 0).any():
             bad = int((counts == 0).argmax())

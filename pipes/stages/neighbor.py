@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from hopline.pipes.checks import check_count
+from hopline.pipes.checks import check_count, check_flag
 from hopline.pipes.graph import FusedCSCSamplingGraph
 from hopline.pipes.stages.hops import HopSampler
 
@@ -69,6 +69,7 @@ class NeighborSampler(HopSampler):
         asynchronous: bool = False,
     ) -> None:
         super().__init__(source, graph, fanouts, replace, prob_name, deduplicate)
+        check_flag(cooperative, "cooperative")
         if cooperative:
             raise ValueError("cooperative is True; cooperative mini-batching is not supported")
         self.num_gpu_cached_edges = check_count(num_gpu_cached_edges, "num_gpu_cached_edges")

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from hopline.pipes.checks import as_times, check_values
+from hopline.pipes.checks import as_times, check_values, holds_integers
 from hopline.pipes.fused_ids import FusedSeeds
 from hopline.pipes.graph import FusedCSCSamplingGraph
 from hopline.pipes.hop import ANY_TIME, HopRule
@@ -192,7 +192,7 @@ def _of_nodes(minibatch: MiniBatch, column: Any, seeds: FusedSeeds, what: str) -
 def _times(values: Any, count: int, what: str, kind: str | None, negatives: bool) -> torch.Tensor:
     """int64[count]; with negatives, values may be those of the positive seeds alone."""
     of = "" if kind is None else f" of type {kind!r}"
-    if not isinstance(values, torch.Tensor) or values.dim() != 1 or not _is_integral(values):
+    if not isinstance(values, torch.Tensor) or values.dim() != 1 or not holds_integers(values):
         shown: Any = type(values).__name__
         if isinstance(values, torch.Tensor):
             shown = f"{values.dtype} of shape {tuple(values.shape)}"
@@ -210,8 +210,3 @@ def _times(values: Any, count: int, what: str, kind: str | None, negatives: bool
             + (", or one for each positive seed" if negatives else "")
         )
     return torch.cat((times, times.repeat_interleave(count // len(times) - 1)))
-
-
-def _is_integral(values: torch.Tensor) -> bool:
-    floating = values.is_floating_point() or values.is_complex()
-    return not floating and values.dtype != torch.bool

@@ -39,8 +39,8 @@ NUM_CLASSES = 4
 # Ways to end
 
 
-def write_pid(folder, rank):
-    (Path(folder) / f"{rank}.pid").write_text(str(os.getpid()))
+def write_pid(folder, rank, pid=None):
+    (Path(folder) / f"{rank}.pid").write_text(str(pid or os.getpid()))
 
 
 def end_by(rank, world_size, device, folder, how):
@@ -61,8 +61,47 @@ def end(how):
         sys.exit(0)
     if how == "_exit 0":
         os._exit(0)
+    if how == "exit words":
+        sys.exit(["told", "why"])
+    if how == "exit 256":
+        sys.exit(256)
+    if how == "raise badly":
+        sys.stdout.close()
+        import resource  # not on every system
+
+        resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))  # as if the disk were full
+        raise BadTextError
     number = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP, "abort": signal.SIGABRT}[how]
     os.kill(os.getpid(), number)
+
+
+class BadTextError(Exception):
+    """Cannot be shown."""
+
+    def __str__(self):
+        raise KeyError("text")
+
+
+def end_alone(rank, world_size, device, folder, how):
+    """Leaves what exit functions are to remove, and ends."""
+    path = Path(folder) / "left"
+    path.touch()
+    atexit.register(path.unlink)
+    end(how)
+
+
+def raise_long_text(rank, world_size, device):
+    raise ValueError("\0" * 1_000_000 + "the end")
+
+
+def fork_and_be_killed(rank, world_size, device, folder):
+    """Is killed while a child that it has forked lives on."""
+    child = os.fork()
+    if not child:
+        time.sleep(600)  # it keeps open whatever this process has open
+        os._exit(0)
+    write_pid(folder, "child", child)
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def wait_forever(rank, world_size, device, folder):

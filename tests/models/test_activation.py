@@ -15,9 +15,9 @@ from hopline.models import SAGEConv, keyed_rng
 from hopline.models import activation_kernels as kernels_of_activation
 from hopline.models import kernels as kernels_of_layers
 from hopline.models.activation import relu_dropout
-from hopline.models.aggregate import join_mean
 from hopline.models.dropout import LEVELS, Dropout
 from hopline.models.linear import linear
+from hopline.models.sums import join_mean
 from hopline.pipes.kernels import cpu
 from hopline.pipes.random import fold
 from tests.models.test_aggregate import make_block, normal
@@ -98,6 +98,28 @@ def test_nan_is_not_lost():
     x = torch.tensor([float("nan"), -1.0, 2.0])
     for dropout in (Dropout(0.0), Dropout(0.5)):
         assert relu_dropout(x, dropout).isnan().tolist() == [True, False, False]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("p", [0.0, 0.5])
+def test_gradients_of_values_that_are_not_finite_are_torchs(dtype, p):
+    """Of those kept and of those dropped; what is dropped gets 0."""
+    negative_nan = -torch.tensor(float("nan"))
+    special = [float("nan"), negative_nan, float("inf"), -float("inf"), 0.0, -0.0, 1e-40, 1.0]
+    x = torch.tensor(special * 1000, dtype=dtype, requires_grad=True)
+    weight = normal(len(x)).to(dtype)
+    results = []
+    for act in (lambda d: relu_dropout(x, d), lambda d: d(torch.relu(x))):
+        with keyed_rng(KEY, "cpu"):
+            out = act(Dropout(p))
+        (grad,) = torch.autograd.grad(out, x, weight)
+        results.append((out, grad))
+    (out, grad), (plain_out, plain_grad) = results
+    assert torch.equal(out.isnan(), plain_out.isnan())
+    assert torch.equal(out.nan_to_num(), plain_out.nan_to_num())
+    assert torch.equal(grad, plain_grad)
+    assert (grad == 0).any()
+    assert (grad.view(1000, 8)[:, :3] != 0).any(dim=0).all()
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])

@@ -9,7 +9,9 @@ from hypothesis import strategies as st
 
 import hopline.pipes as hp
 from hopline.models import max_aggregate, mean_aggregate, sum_aggregate
-from hopline.models.aggregate import _max_on_device, _sum_on_device, _weighted_sum_on_device
+from hopline.models.maxima import max_on_device
+from hopline.models.sums import sum_on_device
+from hopline.models.weighted_sums import weighted_sum_on_device
 
 
 @st.composite
@@ -101,15 +103,15 @@ PLAIN = {
     "mean": (mean_aggregate, dense_mean),
     "sum": (sum_aggregate, dense_sum),
     "max": (max_aggregate, dense_max),
-    "mean on device": (lambda b, x: _sum_on_device(x, b.indptr, b.indices, True), dense_mean),
-    "sum on device": (lambda b, x: _sum_on_device(x, b.indptr, b.indices, False), dense_sum),
-    "max on device": (lambda b, x: _max_on_device(x, b.indptr, b.indices), dense_max),
+    "mean on device": (lambda b, x: sum_on_device(x, b.indptr, b.indices, True), dense_mean),
+    "sum on device": (lambda b, x: sum_on_device(x, b.indptr, b.indices, False), dense_sum),
+    "max on device": (lambda b, x: max_on_device(x, b.indptr, b.indices), dense_max),
 }
 PATHS = pytest.mark.parametrize(("aggregate", "dense"), PLAIN.values(), ids=PLAIN)
 PUBLIC = pytest.mark.parametrize(("aggregate", "dense"), list(PLAIN.values())[:3])
 WEIGHTED = pytest.mark.parametrize(
     "weighted",
-    [sum_aggregate, lambda b, x, w: _weighted_sum_on_device(x, w, b.indptr, b.indices)],
+    [sum_aggregate, lambda b, x, w: weighted_sum_on_device(x, w, b.indptr, b.indices)],
     ids=["cpu", "on device"],
 )
 

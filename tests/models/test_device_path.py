@@ -21,7 +21,7 @@ from hopline.models import (
     add_self_edges,
     max_aggregate,
 )
-from hopline.models.aggregate import _count_on_device
+from hopline.models.block_edges import count_on_device
 
 SIZES = (16, 8, 4)
 ETYPES = ["a:x:a", "a:y:b", "b:z:a"]
@@ -108,5 +108,5 @@ def test_self_edges_are_added_without_a_mask():
 
 def test_counts_of_out_edges():
     indices = torch.tensor([2, 0, 2, 2], dtype=torch.int32)
-    assert _count_on_device(indices, 5).tolist() == [1, 0, 3, 0, 0]
-    assert _count_on_device(indices[:0], 2).tolist() == [0, 0]
+    assert count_on_device(indices, 5).tolist() == [1, 0, 3, 0, 0]
+    assert count_on_device(indices[:0], 2).tolist() == [0, 0]

@@ -311,6 +311,17 @@ def test_a_result_that_does_not_fit():
     assert layer_wise_inference(model, graph, make_x(), max_memory=3000, out=out) is out
 
 
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="the system has no named pipes")
+def test_a_result_takes_the_place_of_files_only(tmp_path):
+    graph, model = random_graph(NODES, 0), make_sage(1)
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "folder").mkdir()
+    for name in ("pipe", "folder"):
+        with pytest.raises(ValueError, match=f"{name}', which is no regular file"):
+            layer_wise_inference(model, graph, make_x(), out=tmp_path / name)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["folder", "pipe"]
+
+
 # -------------------------------------------------------------------------------------------------
 # What is left behind
 

@@ -88,6 +88,54 @@ def test_the_rank_that_failed_is_named(tmp_path, how, words, exit_code):
     assert_gone(tmp_path, 2)
 
 
+@pytest.mark.skipif(os.name != "posix", reason="sets a limit of the process")
+@pytest.mark.parametrize(
+    ("how", "words", "exit_code"),
+    [
+        ("raise badly", "raised BadTextError: (its text is not known: str() of it raised", 1),
+        ("exit words", "ended with exit code 1: ['told', 'why']", 1),
+        ("exit 256", "ended with exit code 1", 1),
+    ],
+)
+def test_a_rank_is_named_however_it_ends_and_its_exit_functions_run(
+    tmp_path, how, words, exit_code
+):
+    """Where no file can be written, where there is no output, where an exception has no text."""
+    with pytest.raises(RankError) as caught:
+        launch(ranks.end_alone, 1, tmp_path, how)
+    assert str(caught.value).startswith(f"rank 0 of 1 {words}")
+    assert (caught.value.exit_code, caught.value.signal) == (exit_code, None)
+    assert ("in end\n" in (caught.value.traceback or "")) == (how == "raise badly")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_text_longer_than_a_pipe_holds_is_told():
+    with pytest.raises(RankError, match="characters left out") as caught:
+        launch(ranks.raise_long_text, 1)
+    assert str(caught.value).rstrip().endswith("the end")
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
+def test_the_end_of_a_rank_is_seen_beside_a_child_of_it(tmp_path):
+    """A child that was forked keeps open what tells of its parent's end."""
+    try:
+        with pytest.raises(RankError, match="rank 0 of 1 was killed by SIGKILL"):
+            launch(ranks.fork_and_be_killed, 1, tmp_path)
+        assert [is_alive(pid) for pid in pids(tmp_path)] == [True], "it waited for the child"
+    finally:
+        for pid in pids(tmp_path):
+            os.kill(pid, signal.SIGKILL)
+
+
+def test_exceptions_in_a_circle_are_looked_through_once():
+    one, two = ValueError("one"), RuntimeError("two")
+    one.__cause__, two.__cause__ = two, one
+    is_transport_error = importlib.import_module("hopline.models.launch")._is_transport_error
+    assert not is_transport_error(one)
+    two.args = ("gloo: connection closed",)
+    assert is_transport_error(one)
+
+
 def test_a_rank_that_hangs_is_named_after_the_timeout(tmp_path, monkeypatch):
     monkeypatch.setattr(importlib.import_module("hopline.models.launch"), "GRACE", 1.0)
     with pytest.raises(RankError) as caught:
@@ -117,7 +165,7 @@ def test_a_rank_that_is_killed_in_mid_epoch_is_named(tmp_path):
     assert_gone(tmp_path, 2)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_ranks_end_with_the_caller(tmp_path, number):
     program = (
         "import signal, sys; from tests.models.ranks import launch_waiting_ranks\n"
@@ -145,8 +193,8 @@ def test_ranks_end_with_the_caller(tmp_path, number):
     assert caller.returncode == -number
     if number == signal.SIGINT:
         assert b"KeyboardInterrupt" in said
-        assert list(folders.glob("hopline-*")) == []
     assert_gone(tmp_path, 2, patience=10)
+    assert list(folders.glob("hopline-*")) == []
 
 
 @pytest.mark.parametrize(

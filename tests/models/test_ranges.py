@@ -78,6 +78,22 @@ def test_an_error_in_a_thread_is_raised_here_and_no_thread_stays():
     assert not [each for each in threading.enumerate() if each.name == "hopline-range"]
 
 
+def test_all_ranges_run_where_no_more_threads_can_be_started(monkeypatch):
+    start, seen = threading.Thread.start, []
+
+    def second_start_fails(thread):
+        if thread.name == "hopline-range" and len(started) == 1:
+            raise RuntimeError("can't start new thread")
+        started.append(thread)
+        start(thread)
+
+    started = []
+    monkeypatch.setattr(threading.Thread, "start", second_start_fails)
+    assert in_ranges([0, 2, 4, 6, 8], lambda low, high: seen.append((low, high))) == -1
+    assert sorted(seen) == [(0, 2), (2, 4), (4, 6), (6, 8)]
+    assert len(started) == 1
+
+
 def test_rows_begin_at_a_cache_line():
     for shape in ((0, 3), (1,), (7, 5), (300, 257)):
         for dtype in (torch.float32, torch.float64):

@@ -172,6 +172,25 @@ def test_scipy_rows_are_sources():
     assert typed.edge_attributes is None
 
 
+def test_arrays_of_any_byte_order():
+    sparse = pytest.importorskip("scipy.sparse", reason="SciPy is not installed")
+    for kind in (">f4", "<f4", ">i8", ">u2", "?", np.ulonglong, np.longlong):
+        matrix = sparse.coo_matrix(np.eye(2)[::-1])
+        matrix.data = np.array([1, 0]).astype(kind)
+        graph = hp.from_scipy(matrix)
+        assert graph.edge_attributes["weight"].tolist() == [0, 1]
+    for kind in (">i4", ">u8", np.ulonglong, np.longlong):
+        assert hp.to_edge_list(hp.from_edge_list(np.array([[1, 0]], kind))).tolist() == [[1, 0]]
+
+
+def test_scipy_matrices_that_are_dicts():
+    sparse = pytest.importorskip("scipy.sparse", reason="SciPy is not installed")
+    for convert in (sparse.dok_matrix, sparse.dok_array):
+        graph = hp.from_scipy(convert(np.array([[0, 3.0], [0, 0]])))
+        assert hp.to_edge_list(graph).tolist() == [[0, 1]]
+        assert graph.edge_attributes["weight"].tolist() == [3]
+
+
 def test_scipy_refuses():
     sparse = pytest.importorskip("scipy.sparse", reason="SciPy is not installed")
     ones = sparse.coo_array(np.ones((2, 3)))
@@ -389,6 +408,10 @@ def test_dgl_data_of_some_types_only():
 def test_dgl_refuses():
     with pytest.raises(TypeError, match=r"g is a list without \['ntypes'"):
         hp.from_dglgraph([])
+    for count, error in ((1.5, TypeError), ("1", TypeError), (None, TypeError), (-1, ValueError)):
+        wrong = DGLStandIn({("a", "r", "b"): ends([(0, 0)])}, {"a": 1, "b": count})
+        with pytest.raises(error, match=f"num_nodes of 'b' is {count!r}; expected"):
+            hp.from_dglgraph(wrong)
     g = DGLStandIn({("a", "r:r", "b"): ends([(0, 0)])}, {"a": 1, "b": 1})
     with pytest.raises(ValueError, match="delimiter"):
         hp.from_dglgraph(g)

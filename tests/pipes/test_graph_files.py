@@ -403,3 +403,40 @@ def test_no_damage_crashes_the_process(tmp_path):
     assert done.returncode == 0, done.stderr
     assert "read" in done.stdout
     assert "refused" in done.stdout
+
+
+@pytest.mark.parametrize("dtype", [torch.uint16, torch.uint32, torch.uint64, torch.int8])
+def test_edge_types_of_every_integer_type(tmp_path, dtype):
+    graph = typed()
+    graph.type_per_edge = graph.type_per_edge.to(dtype)
+    graph.save(tmp_path / "g")
+    for in_memory in (False, True):
+        loaded = Graph.load(tmp_path / "g", in_memory=in_memory).type_per_edge
+        assert loaded.tolist() == graph.type_per_edge.tolist()
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "error", "message"),
+    [
+        ("type_per_edge", torch.zeros(6), TypeError, "type_per_edge has dtype torch.float32"),
+        (
+            "type_per_edge",
+            torch.zeros(5, dtype=torch.int8),
+            ValueError,
+            r"type_per_edge has shape \(5,\)",
+        ),
+        ("indices", torch.zeros(6, dtype=torch.int16), TypeError, "indices has dtype torch.int16"),
+        (
+            "edge_attributes",
+            {"x": torch.zeros(5)},
+            ValueError,
+            r"edge attribute 'x' has shape \(5,\)",
+        ),
+    ],
+)
+def test_what_cannot_be_loaded_is_not_saved(tmp_path, name, value, error, message):
+    graph = typed()
+    setattr(graph, name, value)
+    with pytest.raises(error, match=message):
+        graph.save(tmp_path / "g")
+    assert not (tmp_path / "g").exists()

@@ -222,3 +222,16 @@ def test_graphbolts_further_arguments_are_accepted():
         assert torch.equal(one.input_nodes, two.input_nodes)
         with pytest.raises(TypeError, match="other"):
             sampler(star(9), [2], other=True)
+
+
+def test_random_seeds_of_numpy():
+    """NumPy's integers are taken for what they are: their arithmetic would overflow."""
+    graph = star(5)
+    for value in (np.int64(1), np.int64(-1), np.uint64(2**64 - 1), np.int8(1)):
+        seeds, pairs = torch.tensor([0]), torch.tensor([[1, 0]])
+        one = graph.sample_neighbors(seeds, [2], random_seed=value)
+        other = graph.sample_neighbors(seeds, [2], random_seed=int(value))
+        assert torch.equal(one.sampled_csc.indices, other.sampled_csc.indices)
+        negatives = graph.sample_negative_edges_uniform(None, pairs, 3, random_seed=value)
+        same = graph.sample_negative_edges_uniform(None, pairs, 3, random_seed=int(value))
+        assert torch.equal(negatives, same)

@@ -15,7 +15,7 @@ from torch._subclasses import FakeTensorMode
 import hopline.pipes as hp
 from hopline.pipes.npy import read_npy
 from hopline.pipes.page_lock import page_lock
-from hopline.pipes.placement import Residence
+from hopline.pipes.residence import Residence
 from tests.fake_driver import covered, in_cudas_stead
 
 

@@ -241,5 +241,5 @@ def test_huge_graphs_are_drawn_from_as_they_are(monkeypatch):
     graph = pairs()
     picked = labor_picks(graph)
     monkeypatch.setattr(type(graph), "is_huge", lambda self: True)
-    monkeypatch.setattr(type(graph.residence), "repeats", None)  # not asked for
+    monkeypatch.setattr(type(graph.parallel_edges), "repeats", None)  # not asked for
     assert labor_picks(graph) == picked

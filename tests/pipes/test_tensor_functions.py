@@ -214,3 +214,11 @@ def test_columns_of_edges_are_one_graph_under_compile():
     compiled = torch.compile(columns, fullgraph=True, backend="eager")
     indptr = torch.tensor([0, 2, 2, 5])
     assert torch.equal(compiled(indptr, 5), columns(indptr, 5))
+
+
+@pytest.mark.parametrize("dtype", [np.uint16, np.uint32, np.uint64])
+def test_wide_unsigned_node_ids(dtype):
+    nodes = torch.from_numpy(np.array([0, 7, np.iinfo(dtype).max], dtype))
+    spread = hp.expand_indptr(torch.tensor([0, 2, 2, 3]), node_ids=nodes)
+    assert spread.dtype == nodes.dtype
+    assert spread.numpy().tolist() == [0, 0, np.iinfo(dtype).max]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import sys
 
 import numpy as np
 import pytest
@@ -53,6 +54,19 @@ def test_version_1(groups):
 def test_groups_that_are_not_there(groups):
     groups("0::/gone\n7:memory:/gone\n")
     assert usable_memory.usable_memory() == MACHINE
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there are no such names")
+def test_a_group_whose_name_is_of_any_bytes(groups, tmp_path):
+    """A name that is no text, with what some take for the end of a line."""
+    groups("", a__memory_dot_max=f"{1 << 30}\n")
+    name = b"b\xff\xc2\x85\x0b"
+    inner = os.path.join(os.fsencode(tmp_path), b"cgroup", b"a", name)
+    os.mkdir(inner)
+    with open(os.path.join(inner, b"memory.max"), "w", encoding="ascii") as file:
+        file.write("700\n")
+    (tmp_path / "membership").write_bytes(b"0::/a/" + name + b"\n")
+    assert usable_memory.usable_memory() == 700
 
 
 @pytest.mark.parametrize("known", [True, False])

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import textwrap
 import tomllib
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -104,7 +105,7 @@ def test_importing_changes_nothing_and_needs_no_compiler_and_no_gpu(tmp_path):
     )
     assert done.stderr == ""
     assert json.loads(done.stdout) == {"changed": {}, "foreign": [], "count": 3}
-    assert list((tmp_path / "cache").rglob("*.nbi")), "kernels were not compiled here"
+    assert list((tmp_path / "cache").rglob("*.nbc")), "kernels were not compiled here"
 
 
 def test_the_watch_sees_a_change():
@@ -234,6 +235,34 @@ def test_kernels_work_where_no_cache_can_be_written():
     assert done.stdout.strip() == "[0, 1, 2, 3, 4]"
 
 
+@pytest.mark.skipif(os.name != "posix", reason="where the home folder is asked of is patched")
+def test_a_user_without_a_home_gets_no_folder_named_like_one(tmp_path):
+    """Numba would make the folders "~" and ".cache" in it, in the current folder."""
+    script = f"""
+        import os, pwd
+        for name in ("HOME", "XDG_CACHE_HOME"):
+            os.environ.pop(name, None)
+
+        def nobody(number):
+            raise KeyError(number)
+
+        pwd.getpwuid = nobody
+        from numba.core.caching import CacheImpl
+        # The package's folder is read-only, and NUMBA_CACHE_DIR not set.
+        by_home = [k for k in CacheImpl._locator_classes if "UserWideCache" in k.__name__]
+        CacheImpl._locator_classes = by_home
+        os.chdir({str(tmp_path)!r})
+        import hopline.models
+        import hopline.pipes as hp
+        chain = hp.ItemSampler(hp.ItemSet(5, names="seeds"), 2, shuffle=True, seed=1)
+        print(sorted(int(seed) for minibatch in chain for seed in minibatch.seeds), len(by_home))
+    """
+    done = run(script)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == "[0, 1, 2, 3, 4] 1"
+    assert list(tmp_path.iterdir()) == []
+
+
 KERNEL = """
     import errno, sys
     sys.path.insert(0, {folder!r})
@@ -267,8 +296,56 @@ def test_a_full_disk_and_a_damaged_cache_only_cost_time(tmp_path):
     write(10)
     assert outcome(full=True) == "11"
     assert outcome() == "11"
-    for suffix in ("nbc", "nbi"):
-        (file,) = (tmp_path / "cache").rglob(f"*.{suffix}")
-        os.truncate(file, 40)
-        assert outcome() == "11"
-        assert file.stat().st_size > 40, "it was not written anew"
+    (file,) = (tmp_path / "cache").rglob("*.nbc")  # the older source's is gone
+    os.truncate(file, 40)
+    assert outcome() == "11"
+    assert file.stat().st_size > 40, "it was not written anew"
+
+
+# Both choose their files, then one's machine code is written, then all of the other's, in turn.
+AT_ONCE = """
+    import sys, time
+    from pathlib import Path
+    folder, me, argument = Path({folder!r}), {me!r}, {argument}
+    sys.path.insert(0, str(folder))
+    from numba.core.caching import IndexDataCacheFile
+    plain = IndexDataCacheFile._save_data
+
+    def wait(name):
+        for _ in range(15_000):
+            if (folder / name).exists():
+                return
+            time.sleep(0.01)
+        raise SystemExit(f"waited in vain for {{name}}")
+
+    def save(self, name, data):
+        (folder / f"{{me}} chose").touch()
+        wait("second chose" if me == "first" else "first wrote")
+        plain(self, name, data)
+        (folder / f"{{me}} wrote").touch()
+        if me == "first":
+            wait("second ended")
+
+    if me != "third":
+        IndexDataCacheFile._save_data = save
+    import a_kernel
+    print(a_kernel.f(argument))
+    (folder / f"{{me}} ended").touch()
+    if me == "third":
+        print(a_kernel.f(1), sum(a_kernel.f.stats.cache_hits.values()))
+    """
+
+
+def test_two_processes_that_compile_two_signatures_at_once(tmp_path):
+    code = "from hopline.pipes.kernels.compiling import kernel\n\n\n@kernel\n"
+    (tmp_path / "a_kernel.py").write_text(f"{code}def f(x):\n    return x * 2\n")
+
+    def outcome(me, argument):
+        script = AT_ONCE.format(folder=str(tmp_path), me=me, argument=argument)
+        done = run(script, NUMBA_CACHE_DIR=str(tmp_path / "cache"), PYTHONDONTWRITEBYTECODE="1")
+        return done.stdout.strip() or done.stderr
+
+    with ThreadPoolExecutor(2) as threads:
+        both = threads.map(outcome, ["first", "second"], [1, 1.25])
+        assert list(both) == ["2", "2.5"]
+    assert outcome("third", 1.25) == "2.5\n2 2", "both are found, each under its signature"

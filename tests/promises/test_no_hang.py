@@ -413,6 +413,43 @@ def test_ctrl_c(when):
     assert not re.search("terminate called|Fatal Python error|Aborted", stderr), stderr
 
 
+INTERRUPTED_AGAIN_AND_AGAIN = """
+    features = hp.TorchBasedFeature(torch.zeros(8000, 40))
+    store = hp.BasicFeatureStore({("node", None, "feat"): features})
+    loader = hp.DataLoader(numbers(8000, 500).fetch_feature(store, ["feat"]))  # 80 KB: pooled
+    for minibatch in loader:  # kernels are compiled: Numba has such callbacks of its own
+        del minibatch
+    while True:
+        try:
+            os.write(1, b"reading\\n")  # the next one is sent from here on
+            while True:
+                for minibatch in loader:
+                    del minibatch
+        except KeyboardInterrupt:
+            os.write(1, b"interrupted\\n")
+    """
+
+
+@pytest.mark.skipif(os.name != "posix", reason="sends SIGINT to one process")
+def test_every_ctrl_c_reaches_a_script_that_reads_without_workers():
+    """None is raised in a callback or a `__del__`, where Python drops it."""
+    process = start(INTERRUPTED_AGAIN_AND_AGAIN)
+    watchdog = threading.Timer(60, process.kill)
+    watchdog.start()
+    try:
+        for number in range(150):
+            assert process.stdout.readline() == "reading\n", process.stderr.read()
+            time.sleep(0.002 + 0.0001 * (number % 30))
+            process.send_signal(signal.SIGINT)
+            said = process.stdout.readline()
+            assert said == "interrupted\n", f"Ctrl-C number {number} was lost"
+    finally:
+        watchdog.cancel()
+        process.kill()
+        _, stderr = process.communicate()
+    assert "ignored" not in stderr
+
+
 LEFT_IN_MID_EPOCH = """
     loader = hp.DataLoader(whole_chain(count=3000).pipe(Call, work), num_workers=3)
     loop = iter(loader)

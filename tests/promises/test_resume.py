@@ -424,11 +424,38 @@ DAMAGED = {
     "epoch of no kind": (lambda s: {**s, "epoch": 1.0}, ValueError, r"epoch is 1\.0"),
     "epoch is a bool": (lambda s: {**s, "epoch": True}, ValueError, "epoch is True"),
     "no seed": (lambda s: {**s, "seed": None}, ValueError, "seed is None"),
+    "an epoch beyond 64 bits": (lambda s: {**s, "epoch": 1 << 64}, ValueError, r"below 2\*\*63"),
+    "version is a bool": (lambda s: {**s, "version": True}, ValueError, "version True"),
+    "a place of a source that keeps none": (
+        lambda s: {**s, "source": {"a": 1}},
+        ValueError,
+        "None of",
+    ),
+    "settings with a number for a key": (
+        lambda s: {**s, "settings": {**s["settings"], 1: 2}},
+        ValueError,
+        "strings for keys",
+    ),
+    "a tensor for a setting": (
+        lambda s: {**s, "settings": {**s["settings"], "ItemSampler.items": torch.ones(2)}},
+        ValueError,
+        "items: tensor",
+    ),
 }
 
 
 def without(state, key):
     return {k: v for k, v in state.items() if k != key}
+
+
+@pytest.mark.parametrize("seed", [1 << 63, (1 << 64) + 5])
+def test_a_seed_that_a_sampler_would_refuse_is_refused_in_a_state_too(seed):
+    """A sampler that drew its seed takes that of the state; cut to 64 bits it is another one."""
+    loader = hp.DataLoader(numbers(seed=None))
+    with pytest.raises(ValueError, match=r"seed is \d+; expected an int below 2\*\*63"):
+        loader.load_state_dict({**loader.state_dict(), "seed": seed})
+    large = hp.DataLoader(hp.IterableSource([minibatch(0)], seed=seed))  # a key of the user's
+    large.load_state_dict(large.state_dict())
 
 
 @pytest.mark.parametrize("name", DAMAGED)

@@ -89,6 +89,7 @@ TABLE: list[Entry] = [
     ("from_edge_list", lambda: listed([(-1, 0)]), IndexError, "id -1"),
     ("from_edge_list", lambda: listed([(0, 2)], 2), IndexError, r"id 2 .*\[0, 2\)"),
     ("from_edge_list", lambda: listed([(0, 1)], 2.0), TypeError, "num_nodes 2.0; expected"),
+    ("from_edge_list", lambda: listed(np.ma.array([[0, 1]], mask=[[0, 1]])), TypeError, "masked array; fill in"),
     ("from_edge_list", lambda: listed([(0, 1)], -2), ValueError, "num_nodes is -2; expected 0"),
     ("from_edge_list", lambda: listed(HUGE[:, None].repeat(1, 2)), IndexError, "is outside"),
     ("from_edge_list", lambda: listed(TWO_D.to("meta")), ValueError, "on the device meta"),
@@ -116,6 +117,11 @@ TABLE: list[Entry] = [
     ("from_pyg", lambda: pyg(data(edge_index=ids([0], [2]))), IndexError, r"id 2 .*\[0, 2\)"),
     ("from_pyg", lambda: pyg(data(num_nodes=None)), ValueError, "num_nodes of 'data' is unknown; set it"),
     ("from_pyg", lambda: pyg(data(num_nodes="two")), TypeError, "num_nodes of 'data' is 'two'; expected an int"),
+    ("from_pyg", lambda: pyg(data(num_nodes=torch.tensor(2.5))), TypeError, "num_nodes of 'data' is 2.5; expected an int"),
+    ("from_pyg", lambda: pyg(data(num_nodes=ids(2, 3))), TypeError, r"is tensor\(\[2, 3\]\); expected an int"),
+    ("from_pyg", lambda: pyg(data(num_nodes=-1)), ValueError, "num_nodes of 'data' is -1; expected 0"),
+    ("from_pyg", lambda: pyg(data(edge_index=torch.eye(2).to_sparse())), TypeError, "is sparse; expected a dense"),
+    ("from_pyg", lambda: pyg(data(edge_index=TWO_D.T.to("meta"))), ValueError, "on the device meta"),
     ("from_pyg", lambda: pyg(data(), node_attributes="x"), TypeError, "is 'x'; expected a list of names"),
     ("from_pyg", lambda: pyg(data(), node_attributes=["z"]), ValueError, "'z' is missing; there are"),
     ("from_scipy", lambda: scipy(5), TypeError, "int; expected a sparse matrix"),
@@ -132,6 +138,7 @@ TABLE: list[Entry] = [
     ("to_pyg", lambda: hp.to_pyg("graph"), TypeError, "str; expected a FusedCSC"),
     ("to_scipy", lambda: hp.to_scipy(5), TypeError, "int; expected a FusedCSC"),
     ("to_scipy", lambda: hp.to_scipy(GRAPH, "x"), KeyError, "no edge attribute 'x'; the graph has"),
+    ("to_scipy", lambda: hp.to_scipy(GRAPH, ARRAY), TypeError, "value_name is .*expected a string"),
     # ---------------------------------------------------------------------------------------------
     # Data sets
     ("planted_partition", lambda: planted(-1), ValueError, "num_nodes is -1; expected 0"),

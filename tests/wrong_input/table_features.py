@@ -213,6 +213,7 @@ TABLE: list[Entry] = [
     ("bytes_to_number_of_items", lambda: hp.bytes_to_number_of_items(1.5, ids(1)), TypeError, "is 1.5; expected an int"),
     ("bytes_to_number_of_items", lambda: hp.bytes_to_number_of_items(True, ids(1)), TypeError, "is True; expected an int"),
     ("bytes_to_number_of_items", lambda: hp.bytes_to_number_of_items(8, 5), TypeError, "single_item is a int; expected a torch.Tensor"),
+    ("bytes_to_number_of_items", lambda: hp.bytes_to_number_of_items(8, torch.eye(2).to_sparse()), TypeError, "sparse or nested tensor; expected a dense"),
     ("cpu_cached_feature", lambda: cached(torch.eye(3), 40), TypeError, "Tensor; expected a Feature"),
     ("cpu_cached_feature", lambda: cached({}, 40), ValueError, "empty; expected one feature"),
     ("cpu_cached_feature", lambda: cached({"a": 5}, 40), TypeError, r"\['a'\] is a int; expected a Feature"),

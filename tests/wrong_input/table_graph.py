@@ -3,6 +3,8 @@
 # ruff: noqa: E501  one line an entry
 from __future__ import annotations
 
+import tempfile
+
 import hopline.pipes as hp
 from tests.wrong_input.things import (
     ARRAY,
@@ -14,6 +16,7 @@ from tests.wrong_input.things import (
     HETERO,
     HUGE,
     ON_META,
+    PLACE,
     TWO_D,
     ZERO_D,
     Entry,
@@ -36,6 +39,18 @@ def typed(**fields):
         "node_type_to_id": {"a": 0, "b": 1}, "edge_type_to_id": {"a:x:b": 0},
     }  # fmt: skip
     return csc(ids(0, 0, 1), ids(0), **{**tables, **fields})
+
+
+def untold(**fields):
+    """Samples from a graph that was made without checks."""
+    tables = {
+        "node_type_offset": ids(0, 2),
+        "type_per_edge": ids(0, 0),
+        "node_type_to_id": {"a": 0},
+        "edge_type_to_id": {"a:x:a": 0},
+    }
+    graph = hp.FusedCSCSamplingGraph(PTR, IND, **{**tables, **fields})
+    return graph.sample_neighbors({"a": ids(0)}, [1])
 
 
 def coo(src=IND, dst=IND, num_nodes=2, **fields):
@@ -63,6 +78,17 @@ AB = {"a": 1, "b": 1}
 
 TABLE: list[Entry] = [
     ("fused_csc_sampling_graph", lambda: csc([0, 1, 2]), TypeError, "csc_indptr is a list; expected a torch.Tensor"),
+    ("FusedCSCSamplingGraph", lambda: hp.FusedCSCSamplingGraph(PTR, IND, node_type_to_id=5), TypeError, "node_type_to_id is a int; expected"),
+    ("FusedCSCSamplingGraph", lambda: hp.FusedCSCSamplingGraph(PTR, IND, edge_type_to_id="a:x:a"), TypeError, "edge_type_to_id is a str; expected"),
+    ("FusedCSCSamplingGraph.sample_neighbors", lambda: untold(node_type_to_id={"a": 1}), ValueError, r"node_type_to_id is \{'a': 1\}; expected"),
+    ("FusedCSCSamplingGraph.sample_neighbors", lambda: untold(edge_type_to_id=None), ValueError, "edge_type_to_id is None; expected"),
+    ("FusedCSCSamplingGraph.sample_neighbors", lambda: untold(edge_type_to_id={"a:x:a": "0"}), ValueError, "edge_type_to_id is .*expected"),
+    ("FusedCSCSamplingGraph.sample_neighbors", lambda: untold(node_type_offset=ON_META), ValueError, "node_type_offset: .*meta"),
+    ("from_coo", lambda: hp.from_coo(ids(0), ids(0), 2**63), ValueError, "num_nodes is 9223372036854775808; expected"),
+    ("from_coo", lambda: hp.from_coo({"a:x:b": (ids(0), ids(0))}, num_nodes={"a": 2**62, "b": 2**62}), ValueError, "num_nodes is .*expected"),
+    ("from_coo", lambda: hp.from_coo({}, num_nodes={"a": 2}, edge_attributes={"x": {}}), ValueError, "there are no types"),
+    ("from_coo", lambda: hp.from_coo(ids(0), ids(0), 2**47), MemoryError, "csc_indptr of 140737488355328 nodes takes"),
+    ("FusedCSCSamplingGraph.save", lambda: hp.fused_csc_sampling_graph(PTR, IND, node_attributes={5: IND}).save(tempfile.mkdtemp(dir=PLACE.name)), TypeError, "name of a node attribute is 5; expected a string"),
     ("fused_csc_sampling_graph", lambda: csc(ARRAY), TypeError, "csc_indptr is a ndarray; expected"),
     ("fused_csc_sampling_graph", lambda: csc(None), TypeError, "csc_indptr is a NoneType; expected"),
     ("fused_csc_sampling_graph", lambda: csc(PTR.float()), TypeError, "csc_indptr has dtype torch.float32; expected integers"),

@@ -98,6 +98,9 @@ TABLE: list[Entry] = [
     # Compaction
     ("unique_and_compact", lambda: unique(ids(0)), TypeError, "Tensor; expected a list of tensors"),
     ("unique_and_compact", lambda: unique(None), TypeError, "NoneType; expected a list of tensors"),
+    ("unique_and_compact", lambda: unique([ids(0)], ids(0, 1)), TypeError, "rank is .*expected an int"),
+    ("unique_and_compact", lambda: unique([ids(0)], 0, 1.0), TypeError, "world_size is 1.0; expected an int"),
+    ("unique_and_compact", lambda: unique([ids(0)], async_op=ids(0, 1)), TypeError, "async_op is .*expected True"),
     ("unique_and_compact", lambda: unique([[0]]), TypeError, "got a list; expected a tensor of integers"),
     ("unique_and_compact", lambda: unique([ARRAY]), TypeError, "got a ndarray; expected a tensor"),
     ("unique_and_compact", lambda: unique([FLOATS]), TypeError, "float32; expected integers"),

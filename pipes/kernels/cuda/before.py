@@ -7,23 +7,19 @@ import triton
 import triton.language as tl
 
 from hopline.pipes.kernels.cuda.launching import NOTHING, ceil_div, launch, tile
-from hopline.pipes.kernels.cuda.looking import (
+from hopline.pipes.kernels.cuda.segment_picks import (
     LAST,
-    Picks,
+    SegmentPicks,
     Slots,
-    column_of,
-    edges_of,
     list_edges,
     list_slots,
     no_picks,
     pack_picks,
     running_sum,
-    seen,
-    stream_of,
-    times_of,
     width,
     write_picks,
 )
+from hopline.pipes.kernels.cuda.segment_reads import column_of, edges_of, seen, stream_of, times_of
 from hopline.pipes.kernels.cuda.words import below, fold
 
 __all__ = ["pick_before"]
@@ -189,7 +185,7 @@ def _pick_listed(
     largest: int, replace: bool, begin: torch.Tensor, degree: torch.Tensor, picked: torch.Tensor,
     room: int, looked: int, times: torch.Tensor, earliest: torch.Tensor,
     node_times: torch.Tensor | None, edge_times: torch.Tensor | None,
-) -> Picks:  # fmt: skip
+) -> SegmentPicks:  # fmt: skip
     """`pick_before` for any fanouts."""
     num_types, num_segments = len(fanouts), len(begin)
     listing = list_edges(degree, looked)
@@ -230,7 +226,7 @@ def pick_before(
     largest: int, replace: bool, begin: torch.Tensor, degree: torch.Tensor, picked: torch.Tensor,
     room: int, looked: int | None, times: torch.Tensor, earliest: torch.Tensor,
     node_times: torch.Tensor | None, edge_times: torch.Tensor | None,
-) -> Picks:  # fmt: skip
+) -> SegmentPicks:  # fmt: skip
     """Draws evenly among the edges of each segment that its column may see.
 
     The picks are those of `hopline.pipes.kernels.draws.pick_before`.
@@ -246,7 +242,7 @@ def pick_before(
         degree: int64[n * T], likewise.
         picked: int64[n * T + 1], likewise.
         room: length of the results, no less than picked[-1].
-        looked: sum of degree where `looking.needs_expansion` says so, else None.
+        looked: sum of degree where `segment_picks.needs_expansion` says so, else None.
         times: int64[n], each column's time: edges and sources must be older.
         earliest: int64[n]: and no older than this.
         node_times: int64[num_nodes], or None: sources have no time.

@@ -11,17 +11,8 @@ import triton
 import triton.language as tl
 
 from hopline.pipes.kernels.cuda.launching import INTERPRETED, ceil_div, launch, tile
-from hopline.pipes.kernels.cuda.looking import (
-    LAST,
-    Listing,
-    Slots,
-    column_of,
-    edges_of,
-    seen,
-    stream_of,
-    times_of,
-    width,
-)
+from hopline.pipes.kernels.cuda.segment_picks import LAST, Listing, Slots, width
+from hopline.pipes.kernels.cuda.segment_reads import column_of, edges_of, seen, stream_of, times_of
 from hopline.pipes.kernels.cuda.words import fold, unit
 
 __all__ = ["draw_by_weight", "draw_listed_by_weight", "weight_of"]

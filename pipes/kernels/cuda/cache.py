@@ -1,4 +1,4 @@
-"""GPU kernels of the feature cache: look-up in sets of 32 ways, victims, and rows by their slots.
+"""GPU kernels of the feature cache: look-up in sets of 32 ways, and victims.
 
 A key has one set, which the hash of the key tells. Way w of set s is entry 32 * s + w of `keys` and
 `stamps`; a set has `most` ways, or one less from number `larger` on.
@@ -10,18 +10,15 @@ import torch
 import triton
 import triton.language as tl
 
-from hopline.pipes.kernels.cuda import rows as row_kernels
 from hopline.pipes.kernels.cuda.launching import ceil_div, launch, tile
 from hopline.pipes.kernels.cuda.words import mix64
 
-__all__ = ["WAYS", "choose", "distinct", "overlay_rows", "probe"]
+__all__ = ["WAYS", "choose", "probe"]
 
 WAYS = 32
 _WAYS = tl.constexpr(WAYS)
 PROBED = 32  # keys of one program
 CHOSEN = 16
-# Above every key.
-NO_KEY = (1 << 63) - 1
 
 
 @triton.jit(do_not_specialize=["count", "offset", "sets", "call"])
@@ -63,22 +60,6 @@ def _choose(homes, ranks, count, sets, call, stamps, most, larger, out, B: tl.co
     mine = free & (before == rank[:, None])
     way = tl.max(tl.where(mine, (home * _WAYS)[:, None] + ways, -1), axis=1)
     tl.store(out + at, way, mask=at < count)
-
-
-@triton.jit(do_not_specialize=["count", "parts"])
-def _overlay_rows(
-    source, numbers, target, count, steps, parts,
-    PAIR: tl.constexpr, ROWS: tl.constexpr, WORDS: tl.constexpr,
-):  # fmt: skip
-    """target[i] = source[numbers[i]] where numbers[i] >= 0; rows as in `_gather_rows`."""
-    program = tl.program_id(0).to(tl.int64)
-    row = program // parts * ROWS + tl.arange(0, ROWS)
-    word = program % parts * WORDS + tl.arange(0, WORDS)
-    number = tl.load(numbers + row, mask=row < count, other=-1)
-    mask = (number >= 0)[:, None] & (word < steps * PAIR)[None, :]
-    begin = number * steps * PAIR
-    words = tl.load(source + (begin[:, None] + word[None, :]), mask=mask)
-    tl.store(target + ((row * steps * PAIR)[:, None] + word[None, :]), words, mask=mask)
 
 
 def probe(
@@ -141,36 +122,3 @@ def choose(
         most, larger, out, B=block,
     )  # fmt: skip
     return out
-
-
-def overlay_rows(target: torch.Tensor, source: torch.Tensor, numbers: torch.Tensor) -> None:
-    """Writes rows over others: target[i] = source[numbers[i]] where that is 0 or more.
-
-    Args:
-        target: contiguous [n, *row].
-        source: contiguous [m, *row], of the same dtype and on the same device.
-        numbers: contiguous int64[n], each below m.
-    """
-    if target.numel():
-        row_kernels._copy(_overlay_rows, target, (source, numbers, target), len(numbers))
-
-
-def distinct(keys: torch.Tensor, wanted: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Numbers the distinct ones of some keys, in the order in which they first occur.
-
-    Args:
-        keys: int64[n], below 2**63 - 1.
-        wanted: bool[n], which of them to number.
-
-    Returns:
-        int64[n], each key's number, or -1 where it is not wanted; and bool[n], whether it is the
-        first of its number.
-    """
-    positions = torch.arange(len(keys), device=keys.device)
-    ordered, order = torch.sort(torch.where(wanted, keys, NO_KEY), stable=True)
-    # Of equal keys the sort, being stable, leaves the first in front.
-    leader = torch.empty_like(order)
-    leader[order] = order[torch.searchsorted(ordered, ordered)]
-    first = wanted & (leader == positions)
-    numbers = torch.cumsum(first, 0) - 1
-    return torch.where(wanted, numbers[leader], -1), first

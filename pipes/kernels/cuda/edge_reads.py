@@ -6,7 +6,7 @@ import torch
 import triton
 import triton.language as tl
 
-from hopline.pipes.kernels.cuda.launching import NOTHING, ceil_div, launch, tile
+from hopline.pipes.kernels.cuda.launching import NONE, NOTHING, ceil_div, launch, tile
 
 __all__ = ["first_bad_neighbor", "read_edges"]
 
@@ -48,7 +48,7 @@ def _find_bad(neighbors, total, num_nodes, bad, B: tl.constexpr):
     node = tl.load(neighbors + e, mask=there, other=0).to(tl.int64)
     wrong = there & ((node < 0) | (node >= num_nodes))
     if tl.max(wrong.to(tl.int32), axis=0) > 0:
-        first = tl.min(tl.where(wrong, e, 0x7FFFFFFFFFFFFFFF), axis=0)
+        first = tl.min(tl.where(wrong, e, NONE), axis=0)
         tl.atomic_min(bad, first, sem="relaxed")
 
 

@@ -11,8 +11,8 @@ import torch
 import triton
 import triton.language as tl
 
+from hopline.pipes.kernels.cuda.cached_edges import NOT_CACHED
 from hopline.pipes.kernels.cuda.launching import ceil_div, launch, tile
-from hopline.pipes.kernels.cuda.picks import NOT_CACHED
 
 __all__ = ["admit_columns", "find_cached"]
 
@@ -157,11 +157,11 @@ def find_cached(
     Args:
         slots: int64[num_nodes], the nodes' entries.
         columns: integer[n].
-        begin: int64[n * T], from `picks.count_picks`.
+        begin: int64[n * T], from `segments.count_picks`.
         misses: int64[1], in and out: grows by the number of columns that have no place.
 
     Returns:
-        int64[n], `picks.CachedEdges.shift`.
+        int64[n], `cached_edges.CachedEdges.shift`.
     """
     count = len(columns)
     if len(begin) == 0:  # no columns, or no edge types: nothing will be read
@@ -201,8 +201,8 @@ def admit_columns(
         filled: int64[1], in and out, the cache's number of edges.
         threshold: 1 or more.
         columns: integer[n].
-        begin: int64[n * T], from `picks.count_picks`.
-        degree: int64[n * T], from `picks.count_picks`.
+        begin: int64[n * T], from `segments.count_picks`.
+        degree: int64[n * T], from `segments.count_picks`.
         indices: integer[num_edges], sources; on the device or in page-locked host memory.
         edge_types: integer[num_edges], where indices may be; None without near_types.
     """

@@ -7,12 +7,14 @@ from typing import Any
 
 import torch
 import triton
+import triton.language as tl
 from triton import knobs
 
-__all__ = ["INTERPRETED", "NOTHING", "ceil_div", "launch", "tile"]
+__all__ = ["INTERPRETED", "NONE", "NOTHING", "ceil_div", "launch", "tile"]
 
 # An error is the position of the first bad entry, found by an atomic minimum.
 NOTHING = (1 << 63) - 1
+NONE = tl.constexpr(NOTHING)  # the same, in kernels
 # Triton looks at the variable when a kernel is defined, and so do we.
 INTERPRETED: bool = bool(knobs.runtime.interpret)
 # The interpreter keeps the place in the grid in one global object.

@@ -9,13 +9,12 @@ import torch
 import triton
 import triton.language as tl
 
-from hopline.pipes.kernels.cuda.launching import NOTHING, ceil_div, launch, tile
+from hopline.pipes.kernels.cuda.launching import NONE, NOTHING, ceil_div, launch, tile
 from hopline.pipes.kernels.cuda.words import below, fold
 
 __all__ = ["draw_destinations"]
 
 ATTEMPTS = tl.constexpr(64)
-NONE = tl.constexpr(NOTHING)
 NO_DESTINATION = tl.constexpr(-1)
 SCANNED = 128  # edges of a column that are looked at together
 DRAWN = 256  # negatives of a program that looks at no edges

@@ -1,4 +1,4 @@
-"""gather_rows, scatter_rows: rows of any dtype by their numbers; first_out_of_range.
+"""gather_rows, scatter_rows, overlay_rows: rows of any dtype by their numbers; first_out_of_range.
 
 Rows are copied as words, as wide as the size of a row and the addresses allow: no kernel depends on
 a dtype, and half-precision numbers and NaN come back bit by bit.
@@ -12,11 +12,10 @@ import torch
 import triton
 import triton.language as tl
 
-from hopline.pipes.kernels.cuda.launching import NOTHING, ceil_div, launch, tile
+from hopline.pipes.kernels.cuda.launching import NONE, NOTHING, ceil_div, launch, tile
 
-__all__ = ["first_out_of_range", "gather_rows", "scatter_rows"]
+__all__ = ["first_out_of_range", "gather_rows", "overlay_rows", "scatter_rows"]
 
-NONE = tl.constexpr(NOTHING)
 WORD = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 TILE = 1024  # words of one program
 WIDTH = 128  # words of a row that one program copies at most: rows of 1 KiB take one program
@@ -56,6 +55,22 @@ def _scatter_rows(
     mask = (slot >= 0)[:, None] & (word < steps * PAIR)[None, :]
     words = tl.load(rows + ((row * steps * PAIR)[:, None] + word[None, :]), mask=mask)
     tl.store(target + ((slot * steps * PAIR)[:, None] + word[None, :]), words, mask=mask)
+
+
+@triton.jit(do_not_specialize=["count", "parts"])
+def _overlay_rows(
+    source, numbers, target, count, steps, parts,
+    PAIR: tl.constexpr, ROWS: tl.constexpr, WORDS: tl.constexpr,
+):  # fmt: skip
+    """target[i] = source[numbers[i]] where numbers[i] >= 0; rows as in `_gather_rows`."""
+    program = tl.program_id(0).to(tl.int64)
+    row = program // parts * ROWS + tl.arange(0, ROWS)
+    word = program % parts * WORDS + tl.arange(0, WORDS)
+    number = tl.load(numbers + row, mask=row < count, other=-1)
+    mask = (number >= 0)[:, None] & (word < steps * PAIR)[None, :]
+    begin = number * steps * PAIR
+    words = tl.load(source + (begin[:, None] + word[None, :]), mask=mask)
+    tl.store(target + ((row * steps * PAIR)[:, None] + word[None, :]), words, mask=mask)
 
 
 @triton.jit(do_not_specialize=["count", "low", "high"])
@@ -120,6 +135,18 @@ def first_out_of_range(ids: torch.Tensor, low: int, high: int) -> torch.Tensor:
     programs = ceil_div(len(ids), block)
     launch(_first_out_of_range, programs, bad, ids, len(ids), low, high, bad, BLOCK=block)
     return bad
+
+
+def overlay_rows(target: torch.Tensor, source: torch.Tensor, numbers: torch.Tensor) -> None:
+    """Writes rows over others: target[i] = source[numbers[i]] where that is 0 or more.
+
+    Args:
+        target: contiguous [n, *row].
+        source: contiguous [m, *row], of the same dtype and on the same device.
+        numbers: contiguous int64[n], each below m.
+    """
+    if target.numel():
+        _copy(_overlay_rows, target, (source, numbers, target), len(numbers))
 
 
 def _copy(kernel: object, on: torch.Tensor, tensors: tuple[torch.Tensor, ...], count: int) -> None:

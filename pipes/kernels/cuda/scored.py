@@ -8,23 +8,19 @@ import triton.language as tl
 
 from hopline.pipes.kernels.cuda.by_weight import draw_by_weight, draw_listed_by_weight, weight_of
 from hopline.pipes.kernels.cuda.launching import NOTHING, ceil_div, launch, tile
-from hopline.pipes.kernels.cuda.looking import (
+from hopline.pipes.kernels.cuda.segment_picks import (
     LAST,
     Listing,
-    Picks,
-    column_of,
-    edges_of,
+    SegmentPicks,
     list_edges,
     list_slots,
     no_picks,
     pack_picks,
     running_sum,
-    seen,
-    stream_of,
-    times_of,
     width,
     write_picks,
 )
+from hopline.pipes.kernels.cuda.segment_reads import column_of, edges_of, seen, stream_of, times_of
 from hopline.pipes.kernels.cuda.words import exponential, fold, unit
 
 __all__ = ["pick_scored"]
@@ -248,7 +244,7 @@ def _pick_listed(
     room: int, listing: Listing, weights: torch.Tensor | None, layer: torch.Tensor | None,
     times: torch.Tensor | None, earliest: torch.Tensor | None, node_times: torch.Tensor | None,
     edge_times: torch.Tensor | None, parallel: torch.Tensor | None, bad: torch.Tensor,
-) -> Picks:  # fmt: skip
+) -> SegmentPicks:  # fmt: skip
     """`pick_scored` for any fanouts, but for the position of the bad edge."""
     num_types, num_segments, looked = len(fanouts), len(begin), len(listing.segment)
     num_nodes = 0 if node_times is None else len(node_times)
@@ -325,7 +321,7 @@ def pick_scored(
         degree: int64[n * T], likewise.
         picked: int64[n * T + 1], likewise.
         room: length of the results, no less than picked[-1].
-        looked: sum of degree where `looking.needs_expansion` says so, else None.
+        looked: sum of degree where `segment_picks.needs_expansion` says so, else None.
         weights: number[num_edges], not half or bfloat16; or None, with LABOR: all 1.
         layer: int64[4], the bits of LABOR's uint64[4]; or None: no LABOR.
         times: int64[n], or None: no restriction in time.

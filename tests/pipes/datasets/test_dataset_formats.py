@@ -1,6 +1,7 @@
 """Input formats, memory orders and number types all lead to the same data set."""
 
 import contextlib
+import zipfile
 
 import numpy as np
 import pyarrow as pa
@@ -333,6 +334,50 @@ def test_wrong_parquet_features(tmp_path, table, text):
     with pytest.raises(MetadataError, match=r"feature_data\[0\]\.path: ") as caught:
         load(folder)
     assert text in str(caught.value)
+
+
+def test_parquet_rows_that_decode_to_more_than_the_memory(tmp_path):
+    """Runs of equal values: a kilobyte of file, 48 MB a row."""
+    document, arrays = tiny()
+    document["feature_data"][0] |= {"format": "parquet", "path": "x.parquet"}
+    folder = write(tmp_path, document, arrays)
+    width = 6_000_000
+    lists = pa.ListArray.from_arrays(
+        pa.array(np.arange(4, dtype=np.int32) * width), pa.array(np.zeros(3 * width, np.int64))
+    )
+    pq.write_table(pa.table({"x": lists}), folder / "x.parquet")
+    assert (folder / "x.parquet").stat().st_size < 10_000
+    with pytest.raises(MetadataError, match=r"a row of .*x\.parquet takes 48000000 bytes"):
+        preprocess_ondisk_dataset(folder, max_memory=64 << 20)
+
+
+def test_parquet_node_ids_that_no_int64_holds(tmp_path):
+    document, arrays = tiny()
+    document["graph"]["edges"][0] = {"format": "parquet", "path": "edges.parquet"}
+    folder = write(tmp_path, document, arrays)
+    src = np.array([2**64 - 1, 1, 2, 0], np.uint64)
+    pq.write_table(pa.table({"src": src, "dst": [0, 1, 2, 0]}), folder / "edges.parquet")
+    with pytest.raises(MetadataError, match=r"'src' of .* holds 18446744073709551615; expected"):
+        OnDiskDataset(folder)
+
+
+def test_npz_members_that_are_no_arrays(tmp_path):
+    document, arrays = tiny()
+    document["feature_data"][0] |= {"format": "npz", "path": "x.npz", "key": "k"}
+    folder = write(tmp_path, document, arrays)
+    with zipfile.ZipFile(folder / "x.npz", "w") as archive:
+        archive.writestr("k", b"no array")
+    with pytest.raises(MetadataError, match=r"x\.npz cannot be read .*'k' in it is no \.npy"):
+        OnDiskDataset(folder)
+
+
+def test_torch_files_of_tensors_without_values(tmp_path):
+    document, arrays = tiny()
+    document["feature_data"][0] |= {"format": "torch", "path": "x.pt"}
+    folder = write(tmp_path, document, arrays)
+    torch.save(torch.ones(3, 2, device="meta"), folder / "x.pt")
+    with pytest.raises(MetadataError, match=r"x\.pt holds a tensor on the device meta"):
+        OnDiskDataset(folder)
 
 
 def test_parquet_without_pyarrow(tmp_path, monkeypatch):

@@ -229,6 +229,21 @@ print(ended(child(second)), ended(child(lambda: run(folder))))
     assert contents(folder) == wanted
 
 
+def shorten(path):
+    os.truncate(path, path.stat().st_size // 2)
+
+
+def flip(part):
+    """Changes one bit of a file, which keeps its size."""
+
+    def damage(path):
+        content = bytearray(path.read_bytes())
+        content[int(part * (len(content) - 1))] ^= 4
+        path.write_bytes(content)
+
+    return damage
+
+
 @posix
 def test_a_damaged_file_of_a_stopped_run_is_not_trusted(tmp_path, reference, monkeypatch):
     source, wanted = reference
@@ -241,8 +256,7 @@ def test_a_damaged_file_of_a_stopped_run_is_not_trusted(tmp_path, reference, mon
     monkeypatch.setattr(bucket_sort, "SEGMENT", 64)
     monkeypatch.setattr(bucket_sort, "MAX_BUCKET", 4000)
     for name in names:
-        for damage in (lambda path: path.unlink(),
-                       lambda path: os.truncate(path, path.stat().st_size // 2)):  # fmt: skip
+        for damage in (os.unlink, shorten, flip(0.1), flip(0.5), flip(1.0)):
             shutil.rmtree(left, ignore_errors=True)
             shutil.copytree(saved, left)
             damage(left / name)

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hopline.pipes.datasets import checksum
 from hopline.pipes.datasets.ahead import ahead
 from hopline.pipes.kernels import sorting
 
@@ -109,3 +110,30 @@ def test_ahead():
     assert next(walk) == 0
     walk.close()
     assert made in ([0, 1, 2, 3, 4, 0, 1], [0, 1, 2, 3, 4, 0])
+
+
+@pytest.mark.parametrize(("dtype", "row"), [("u1", ()), ("<i2", (3,)), ("<f4", (2,)), ("<i8", ()),
+                                            ("?", (5,)), ("<f8", (0,)), ("<f4", (3,))])  # fmt: skip
+def test_sums_of_rows_in_any_order(tmp_path, dtype, row):
+    rng = np.random.default_rng(4)
+    rows = rng.integers(0, 2, (100_000, *row)).astype(dtype)
+    total = checksum.add_rows(0, rows, 0)
+    parts = checksum.add_rows(checksum.add_rows(0, rows[40:], 40), rows[:40], 0)
+    counts, places = np.array([60, 0, 40]), np.array([40, 7, 0])
+    shuffled = np.concatenate([rows[40:100], rows[:40]])
+    segments = checksum.add_segments(0, shuffled, counts, places)
+    assert parts == total
+    assert checksum.add_rows(segments, rows[100:], 100) == total
+    (tmp_path / "f").write_bytes(b"head" + rows.tobytes())
+
+    def of_file(*ranges):
+        return checksum.sum_of_file(tmp_path / "f", rows.dtype, row, ranges, 4)
+
+    assert of_file((0, 100_000)) == total == of_file((99, 100_000), (0, 99))
+    if rows.size:
+        assert of_file((0, 100_001)) is None
+        swapped = rows[rng.permutation(100_000)]
+        assert checksum.add_rows(0, swapped, 0) != total
+        changed = rows.copy()
+        changed[77] = 1 - changed[77]
+        assert checksum.add_rows(0, changed, 0) != total

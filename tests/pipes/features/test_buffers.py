@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import linecache
+import sys
 import threading
 
 import numpy as np
@@ -10,6 +12,7 @@ import pytest
 import torch
 
 import hopline.pipes as hp
+from hopline.pipes.features import buffers
 from hopline.pipes.features.buffers import (
     SLACK,
     SMALLEST_POOLED,
@@ -18,6 +21,7 @@ from hopline.pipes.features.buffers import (
     empty,
     empty_array,
     page_locked_outputs,
+    settle,
 )
 from tests.number_chains import numbers
 
@@ -144,7 +148,7 @@ def test_memory_that_cannot_be_had_is_not_counted(monkeypatch):
             pool.empty((64 << 20,), torch.uint8)
     assert pool._lent_bytes == 4 << 20
     del del_me
-    assert (pool._lent_bytes, pool.idle_bytes) == (0, 4 << 20)
+    assert (pool.idle_bytes, pool._lent_bytes) == (4 << 20, 0)
 
 
 def test_sizes_alike_share_buffers_and_waste_little():
@@ -251,3 +255,94 @@ def test_page_locked_outputs_change_nothing_without_a_gpu(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with page_locked_outputs():
         assert not empty(BIG, torch.int32).is_pinned()
+
+
+def calls_while(action) -> list[str]:
+    """Names of the Python functions that begin while an action runs."""
+    begun = []
+    sys.setprofile(lambda frame, event, _: event == "call" and begun.append(frame.f_code.co_name))
+    try:
+        action()
+    finally:
+        sys.setprofile(None)
+    return begun
+
+
+def test_no_python_code_runs_when_a_tensor_dies():
+    """Ctrl-C is raised where Python code runs, and lost in a callback."""
+    pool = BufferPool()
+    kept = [pool.empty(BIG, torch.int32), pool.empty(BIG, torch.int32).numpy()]
+    assert calls_while(kept.clear) == []
+    assert pool.idle_bytes >= 2 * 4 * BIG[0] * BIG[1]
+
+
+def test_no_python_code_runs_when_a_loop_without_threads_dies():
+    loops = [iter(hp.DataLoader(numbers(30))) for _ in range(3)]
+    next(loops[0])
+    assert list(loops[1])
+    assert calls_while(loops.clear) == []
+
+
+def test_a_pool_interrupted_anywhere_goes_on():
+    """KeyboardInterrupt at each line in turn of the pool's code."""
+
+    class Tracer:
+        def __init__(self, at):
+            self.left = at
+
+        def __call__(self, frame, event, _):
+            code = frame.f_code
+            if code.co_filename != buffers.__file__:
+                return None
+            line = linecache.getline(code.co_filename, frame.f_lineno).strip()
+            # Signals come behind calls and jumps: not between a lock's `__enter__` and its block,
+            # nor between the block and `__exit__`.
+            if event == "line" and not line.startswith(("with ", "try:", "return ")):
+                self.left -= 1
+                if self.left == 0:
+                    raise KeyboardInterrupt
+            return self
+
+    def use(pool):
+        kept = [pool.empty((size << 16,), torch.uint8) for size in (8, 9, 8, 3)]
+        del kept[1:3]
+        kept.append(pool.empty((8 << 16,), torch.uint8))
+        kept.clear()
+        pool.settle()
+        pool.clear()
+
+    interrupted = 0
+    for at in range(1, 2000):
+        pool = BufferPool(max_idle_bytes=20 << 16)
+        use(pool)
+        tracer = Tracer(at)
+        sys.settrace(tracer)
+        try:
+            use(pool)
+        except KeyboardInterrupt:
+            interrupted += 1
+        finally:
+            sys.settrace(None)
+        use(pool)
+        kept = [pool.empty((8 << 16,), torch.uint8).fill_(number) for number in range(3)]
+        assert [int(tensor[-1]) for tensor in kept] == [0, 1, 2]
+        del kept
+        assert 0 < pool.idle_bytes <= pool.max_idle_bytes
+        assert pool.idle_bytes == sum(buffer.nbytes for buffer in pool._idle.values())
+        assert not pool._loans
+        if tracer.left > 0:
+            break
+    assert interrupted > 50
+    assert tracer.left > 0  # no line was left out
+
+
+def test_what_comes_back_above_the_limit_is_freed_at_the_end_of_an_epoch(monkeypatch):
+    pool = BufferPool(max_idle_bytes=2 << 20)
+    monkeypatch.setattr("hopline.pipes.features.buffers._pool", pool)
+    kept = [empty((1 << 20,), torch.uint8) for _ in range(5)]
+    del kept
+    assert len(pool._loans) == 5
+    assert list(hp.DataLoader(numbers(30)))
+    assert (len(pool._loans), pool._idle_bytes) == (0, 2 << 20)
+    settle()
+    assert pool.idle_bytes == 2 << 20

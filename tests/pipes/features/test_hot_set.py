@@ -123,3 +123,11 @@ def test_what_is_refused():
         hp.hot_set_by_presampling(graph, 1, 1)
     with pytest.raises(ValueError, match="no input_nodes to count; give a chain with sample"):
         hp.hot_set_by_presampling(plain, 1, 1)
+
+
+@pytest.mark.parametrize("bad", [-1, 3])
+def test_a_damaged_graph_is_named(bad):
+    graph = hp.from_coo(torch.tensor([0, 1, 2]), torch.tensor([1, 2, 0]), 3)
+    graph.indices[1] = bad
+    with pytest.raises(ValueError, match=rf"indices\[1\] is {bad}.*damaged"):
+        hp.hot_set_by_degree(graph, 2)

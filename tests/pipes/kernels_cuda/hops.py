@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from hopline.pipes.kernels import cpu, draws
-from hopline.pipes.kernels.cuda import before, looking, scored
+from hopline.pipes.kernels.cuda import before, scored, segment_picks
 from hopline.pipes.kernels.cuda.launching import NOTHING
 from hopline.pipes.kernels.ranks import rank_parallel_edges
 
@@ -98,8 +98,8 @@ def on_gpu(
         )
 
     begin, degree, picked, room = _counts(hop)
-    if listed is None or looking.needs_expansion(hop.fanouts):
-        listed = looking.needs_expansion(hop.fanouts)
+    if listed is None or segment_picks.needs_expansion(hop.fanouts):
+        listed = segment_picks.needs_expansion(hop.fanouts)
     room += hop.spare
     shared = (
         move(hop.indices), move(hop.columns), move(hop.keys), move(np.array(hop.fanouts)),

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 pytest.importorskip("triton", reason="GPU kernels are interpreted by Triton, which is missing")
 
-from hopline.pipes.kernels.cuda import launching, looking
+from hopline.pipes.kernels.cuda import launching, segment_picks
 from tests.pipes.kernels_cuda import hops
 from tests.pipes.kernels_cuda.hops import check, check_both, make, on_gpu, with_times
 
@@ -115,9 +115,9 @@ def test_index_out_of_range_is_not_followed_and_is_found(gpu, fanout):
 
 def test_needs_expansion():
     for fanouts in ([], [0], [64, 3], [1, 64, 0]):
-        assert not looking.needs_expansion(fanouts)
+        assert not segment_picks.needs_expansion(fanouts)
     for fanouts in ([-1], [65], [3, -1], [0, 2**31 - 1]):
-        assert looking.needs_expansion(fanouts)
+        assert segment_picks.needs_expansion(fanouts)
 
 
 def test_a_difference_is_seen(gpu, monkeypatch):

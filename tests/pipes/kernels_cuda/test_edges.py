@@ -14,7 +14,7 @@ from hopline.pipes.edges import unlisted_edges
 from hopline.pipes.kernels import edges as cpu
 from tests.stage_checks import assert_same
 
-pytest.importorskip("triton")
+pytest.importorskip("triton", reason="kernels of GPUs need Triton")
 from hopline.pipes.kernels.cuda import edges, launching, negatives
 
 few = settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])

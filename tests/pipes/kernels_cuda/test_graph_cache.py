@@ -17,7 +17,7 @@ from tests.pipes.kernels_cuda.test_picks import Graph, key_bits, there
 
 pytest.importorskip("triton", reason="GPU kernels are interpreted by Triton, which is missing")
 
-from hopline.pipes.kernels.cuda import graph_cache, launching, picks
+from hopline.pipes.kernels.cuda import cached_edges, graph_cache, launching, picks, segments
 from hopline.pipes.kernels.dispatch import interpreted_device
 
 
@@ -70,7 +70,7 @@ def _device(request):
 
 def counted(graph: Graph, columns, num_types: int, fanout=-1):
     limits = there(np.full(num_types, fanout))
-    begin, degree, picked, _ = picks.count_picks(
+    begin, degree, picked, _ = segments.count_picks(
         there(graph.indptr), there(graph.types), there(columns), limits, False, len(graph.indices)
     )
     return limits, begin, degree, picked
@@ -113,13 +113,13 @@ def test_contents_and_statistics_equal_a_simulation(
         cache = make(graph, num_edges, threshold, typed)
         for number, columns in enumerate(calls):
             # Hops differ in whether each edge type has a fanout.
-            segments = num_types if number % 2 else 1
-            limits, begin, degree, picked = counted(graph, columns, segments, fanout)
+            parts = num_types if number % 2 else 1
+            limits, begin, degree, picked = counted(graph, columns, parts, fanout)
             cached = cache.look_up(there(columns), begin)
             simulation.look_up(columns.tolist())
             shifts = [
                 simulation.places[c] - int(graph.indptr[c]) if c in simulation.places
-                else picks.NOT_CACHED
+                else cached_edges.NOT_CACHED
                 for c in columns.tolist()
             ]  # fmt: skip
             assert cached.shift.tolist() == shifts
@@ -161,7 +161,7 @@ def _held(graph, columns, cached) -> np.ndarray:
     """Which edges the cache has, of these columns."""
     held = np.zeros(len(graph.indices), bool)
     for column, shift in zip(columns.tolist(), cached.shift.tolist(), strict=True):
-        if shift != picks.NOT_CACHED:
+        if shift != cached_edges.NOT_CACHED:
             held[graph.indptr[column] : graph.indptr[column + 1]] = True
     return held
 
@@ -199,7 +199,7 @@ def test_columns_that_are_no_nodes_are_neither_found_nor_counted():
         _, begin, _, _ = counted(graph, columns, 1)
         shift = cache.look_up(there(columns), begin).shift
         admit(cache, graph, columns)
-    assert shift.tolist() == [picks.NOT_CACHED] * 2 + [-3] + [picks.NOT_CACHED]
+    assert shift.tolist() == [cached_edges.NOT_CACHED] * 2 + [-3] + [cached_edges.NOT_CACHED]
     assert cache.num_cached_edges == 4
     assert cache.miss_rate == 7 / 8
 
@@ -210,7 +210,7 @@ def test_no_columns_no_edge_types():
     nothing, some = there(np.empty(0, np.int64)), there(np.array([0, 1]))
     assert cache.look_up(nothing, nothing).shift.tolist() == []
     cache.admit(nothing, nothing, nothing, there(graph.indices))
-    assert cache.look_up(some, nothing).shift.tolist() == [picks.NOT_CACHED] * 2
+    assert cache.look_up(some, nothing).shift.tolist() == [cached_edges.NOT_CACHED] * 2
     cache.admit(some, nothing, nothing, there(graph.indices))
     assert cache.num_cached_edges == 0
 

@@ -14,7 +14,7 @@ from tests import strategies
 
 pytest.importorskip("triton", reason="GPU kernels are interpreted by Triton, which is missing")
 
-from hopline.pipes.kernels.cuda import launching, picks
+from hopline.pipes.kernels.cuda import launching, picks, segments
 
 FANOUTS = [0, -1, 1, 2, 63, 64, 65, 200]
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -68,7 +68,7 @@ def on_gpu(graph, columns, ids, keys, fanouts, replace, ordered, extra=5, **opti
     """The same by the GPU's, and what they found to be bad."""
     indptr, indices, types = there(graph.indptr), there(graph.indices), there(graph.types)
     limits = there(np.array(fanouts, np.int64))
-    begin, degree, picked, bad = picks.count_picks(
+    begin, degree, picked, bad = segments.count_picks(
         indptr, types, there(columns), limits, replace, len(indices)
     )
     total = int(picked[-1])
@@ -238,7 +238,7 @@ def test_columns_of_a_type_without_edges():
 )
 @pytest.mark.parametrize("types", [1, 2])
 def test_bad_columns_are_named_and_not_followed(indptr, columns, bad, types):
-    begin, degree, picked, found = picks.count_picks(
+    begin, degree, picked, found = segments.count_picks(
         there(np.array(indptr, np.int64)), there(np.zeros(6, np.uint8)),
         there(np.array(columns, np.int64)), there(np.full(types, -1)), False, 6,
     )  # fmt: skip
@@ -252,7 +252,7 @@ def test_bad_columns_are_named_and_not_followed(indptr, columns, bad, types):
 
 @pytest.mark.parametrize("kinds", [[1, 0, 1, 0, 1, 0], [200, 3, 0, 2, 1, 0]])
 def test_edge_types_in_disorder_lead_nowhere(kinds):
-    begin, degree, _, _ = picks.count_picks(
+    begin, degree, _, _ = segments.count_picks(
         there(np.array([0, 6])), there(np.array(kinds, np.uint8)), there(np.array([0])),
         there(np.full(3, -1)), False, 6,
     )  # fmt: skip
@@ -284,7 +284,7 @@ def typed_counts(kinds, picked, num_types, extra=3):
     out = np.empty((len(picked) - 1) * num_types + 1, np.int64)
     bad = int(typed.accumulate_typed_counts(kinds, picked, num_types, out))
     padded = np.concatenate([kinds, np.full(extra, 99, kinds.dtype)])
-    got, got_bad = picks.accumulate_typed_counts(there(padded), there(picked), num_types)
+    got, got_bad = segments.accumulate_typed_counts(there(padded), there(picked), num_types)
     return out.tolist(), launching.NOTHING if bad < 0 else bad, got.tolist(), int(got_bad)
 
 

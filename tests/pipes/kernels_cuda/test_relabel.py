@@ -16,7 +16,7 @@ from hopline.pipes.device_table import DeviceNodeList, DeviceNodeTable, DeviceTa
 from hopline.pipes.relabel import DenseNodeTable, HashNodeTable, NodeList
 from tests.pipes.test_relabel import NODES, node_lists
 
-pytest.importorskip("triton")
+pytest.importorskip("triton", reason="kernels of GPUs need Triton")
 from hopline.pipes.kernels.cuda import launching
 
 few = settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -13,7 +13,7 @@ from hopline.pipes.kernels import cpu
 from tests.pipes.features.test_tensor import DTYPES, rows
 from tests.stage_checks import assert_same
 
-pytest.importorskip("triton")
+pytest.importorskip("triton", reason="kernels of GPUs need Triton")
 from hopline.pipes.kernels.cuda import launching
 from hopline.pipes.kernels.cuda.rows import (
     first_out_of_range,

@@ -255,6 +255,33 @@ def test_destinations_in_time_are_uniform_among_those_that_exist():
     assert_uniform(counts[20:])
 
 
+@pytest.mark.parametrize("change", ["in place", "replaced"])
+@pytest.mark.parametrize("typed", [False, True])
+def test_new_times_count_at_once(change, typed):
+    times, etype = torch.arange(40), "n:to:n" if typed else None
+    pairs = tensor([0]), tensor([1])
+    if typed:
+        graph = hp.from_coo({etype: pairs}, num_nodes={"m": 0, "n": 40})
+    else:
+        graph = hp.from_coo(*pairs, 40)
+    graph.add_node_attribute("time", times)
+    stage = hp.UniformNegativeSampler([], graph, 400, node_timestamp_attr_name="time")
+
+    def drawn():
+        seeds, timestamp = pair_tensor([(0, 1)]), tensor([9])
+        if typed:
+            seeds, timestamp = {etype: seeds}, {etype: timestamp}
+        found = stage(hp.MiniBatch(seeds=seeds, timestamp=timestamp, key=(1, 0, 0))).seeds
+        return set((found[etype] if typed else found)[1:, 1].tolist())
+
+    assert drawn() == set(range(10))
+    if change == "in place":
+        times.copy_(torch.arange(40).flip(0))
+    else:
+        graph.add_node_attribute("time", torch.arange(40).flip(0))
+    assert drawn() == set(range(30, 40))
+
+
 @pytest.mark.parametrize("count", [1, 2, 3, 4, 12, 97, 1000, 2**40])
 def test_a_stride_visits_everything(count):
     for stream in range(50):
@@ -351,6 +378,45 @@ def test_other_columns_stay():
     got = hp.UniformNegativeSampler([minibatch], graph_of([(0, 1)], 9), 2)(minibatch)
     assert got.weight == 3
     assert got.timestamp is None
+
+
+def test_negatives_have_the_further_columns_of_their_positives():
+    extra = {
+        "weight": torch.tensor([0.5, 2.0]),
+        "feat": torch.tensor([[1, 2, 3], [4, 5, 6]]),
+        "pre_time_window": torch.tensor([7, 8]),
+        "of_all": torch.tensor([1, 2, 3]),
+        "scalar": torch.tensor(4),
+    }
+    seeds = pair_tensor([(0, 1), (1, 2)])
+    minibatch = hp.MiniBatch(seeds=seeds, key=(0, 0, 0), extra=dict(extra))
+    got = hp.UniformNegativeSampler([minibatch], graph_of([(0, 1)], 9), 3)(minibatch)
+    for name in ("weight", "feat", "pre_time_window"):
+        # As GraphBolt's scripts find them: by the positive that each row belongs to.
+        assert torch.equal(getattr(got, name), extra[name][got.indexes])
+        assert torch.equal(getattr(got, name)[got.indexes], extra[name][got.indexes])
+    assert got.of_all is extra["of_all"]
+    assert got.scalar is extra["scalar"]
+
+
+def test_columns_by_type_are_those_of_the_positives_of_the_type():
+    graph = hp.from_coo(
+        {e: (torch.tensor([0]), torch.tensor([1])) for e in ("a:x:a", "a:y:b")},
+        num_nodes={"a": 5, "b": 6},
+    )
+    seeds = {"a:x:a": pair_tensor([(0, 1)]), "a:y:b": pair_tensor([(0, 1), (1, 2)])}
+    weight = {"a:x:a": torch.tensor([1.0]), "a:y:b": torch.tensor([2.0, 3.0])}
+    minibatch = hp.MiniBatch(seeds=seeds, key=(0, 0, 0), extra={"weight": weight})
+    got = hp.UniformNegativeSampler([minibatch], graph, 2)(minibatch)
+    assert got.weight["a:x:a"].tolist() == [1, 1, 1]
+    assert got.weight["a:y:b"].tolist() == [2, 3, 2, 2, 3, 3]
+
+
+def test_seeds_on_their_side_are_named():
+    seeds = torch.arange(10).view(2, 5)
+    minibatch = hp.MiniBatch(seeds=seeds, key=(0, 0, 0))
+    with pytest.raises(ValueError, match=r"shape \(2, 5\).*transpose"):
+        hp.UniformNegativeSampler([minibatch], graph_of([(0, 1)], 9), 3)(minibatch)
 
 
 # -------------------------------------------------------------------------------------------------

@@ -1,9 +1,9 @@
-"""What the draws that look at every edge share: what a column sees, and how picks are written.
+"""How draws that look at every edge keep and write their picks.
 
 A segment is a column's edges, or those of one edge type; `begin`, `degree` and `picked` are those
-of `hopline.pipes.kernels.cpu.count_picks`. A hop with small fanouts walks each segment's edges in
-one program, and keeps its picks in registers. Any other hop lists all edges that it looks at, in
-order of (segment, edge): an edge's place in this list is its number here.
+of `segments.count_picks`. A hop with small fanouts walks each segment's edges in one program, and
+keeps its picks in registers. Any other hop lists all edges that it looks at, in order of (segment,
+edge): an edge's place in this list is its number here.
 """
 
 from __future__ import annotations
@@ -15,25 +15,19 @@ import triton
 import triton.language as tl
 
 from hopline.pipes.kernels.cuda.launching import NOTHING, ceil_div, launch, tile
-from hopline.pipes.kernels.cuda.words import fold
 
 __all__ = [
     "FUSED_PICKS",
     "LAST",
     "Listing",
-    "Picks",
+    "SegmentPicks",
     "Slots",
-    "column_of",
-    "edges_of",
     "list_edges",
     "list_slots",
     "needs_expansion",
     "no_picks",
     "pack_picks",
     "running_sum",
-    "seen",
-    "stream_of",
-    "times_of",
     "width",
     "write_picks",
 ]
@@ -41,7 +35,7 @@ __all__ = [
 LAST = tl.constexpr(NOTHING)  # in kernels: behind all scores and positions
 FUSED_PICKS = 64  # of one segment, up to which they are kept in registers
 
-Picks = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+SegmentPicks = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
 
 def needs_expansion(fanouts: list[int]) -> bool:
@@ -58,67 +52,10 @@ def width(largest: int) -> int:
     return int(triton.next_power_of_2(max(largest, 2)))
 
 
-def no_picks(begin: torch.Tensor, indices: torch.Tensor, room: int) -> Picks:
+def no_picks(begin: torch.Tensor, indices: torch.Tensor, room: int) -> SegmentPicks:
     """What `pack_picks` gives where nothing is picked, for segments that begin so."""
     segments = begin.new_zeros(len(begin) + 1)
     return segments, begin.new_zeros(room), begin.new_zeros(room, dtype=indices.dtype)
-
-
-# -------------------------------------------------------------------------------------------------
-# Inside kernels
-
-
-@triton.jit
-def column_of(s, num_types):
-    """(column, edge type) of segments."""
-    return s // num_types, s % num_types
-
-
-@triton.jit
-def edges_of(s, live, fanout, begin, degree):
-    """(first edge, number of edges) of segments; none where nothing is to be drawn."""
-    first = tl.load(begin + s, mask=live, other=0)
-    count = tl.load(degree + s, mask=live & (fanout != 0), other=0)
-    return first, count
-
-
-@triton.jit
-def stream_of(i, t, live, keys, node_ids, times):
-    """The words' key of segments: of the edge type, the column's id and time."""
-    key = tl.load(keys + t, mask=live, other=0).to(tl.uint64)
-    stream = fold(key, tl.load(node_ids + i, mask=live, other=0).to(tl.int64))
-    if times is not None:
-        stream = fold(stream, tl.load(times + i, mask=live, other=0).to(tl.int64))
-    return stream
-
-
-@triton.jit
-def times_of(i, live, times, earliest):
-    """(earliest, end) of the times that columns see."""
-    if times is not None:
-        low = tl.load(earliest + i, mask=live, other=0).to(tl.int64)
-        high = tl.load(times + i, mask=live, other=0).to(tl.int64)
-    else:
-        low = tl.zeros_like(i)
-        high = low
-    return low, high
-
-
-@triton.jit
-def seen(position, ok, low, high, indices, node_times, edge_times, num_nodes):
-    """Whether edges, and their sources, are older than their column and not too old.
-
-    A source that is no node is not followed, and seen: who checks the picks finds it.
-    """
-    if edge_times is not None:
-        time = tl.load(edge_times + position, mask=ok, other=0).to(tl.int64)
-        ok = ok & (low <= time) & (time < high)
-    if node_times is not None:
-        source = tl.load(indices + position, mask=ok, other=0).to(tl.int64)
-        inside = (source >= 0) & (source < num_nodes)
-        time = tl.load(node_times + source, mask=ok & inside, other=0).to(tl.int64)
-        ok = ok & (((low <= time) & (time < high)) | (source < 0) | (source >= num_nodes))
-    return ok
 
 
 # -------------------------------------------------------------------------------------------------
@@ -157,7 +94,7 @@ def pack_picks(
     picked: torch.Tensor,
     indices: torch.Tensor,
     widest: int,
-) -> Picks:
+) -> SegmentPicks:
     """Closes the gaps between the segments' picks.
 
     Args:
@@ -266,7 +203,7 @@ def write_picks(
     listing: Listing,
     begin: torch.Tensor,
     indices: torch.Tensor,
-) -> Picks:
+) -> SegmentPicks:
     """Writes picks in order of (segment, edge).
 
     Args:
