@@ -19,15 +19,17 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import queue
 import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from numpy.lib.format import open_memmap
@@ -39,6 +41,7 @@ PEERS = Path(__file__).parent / "peers"
 FEATURES = 100
 CLASSES = 47
 RETRIES = 3
+PATIENCE = 30.0  # seconds for a process to end that has nothing left to do
 HETERO_NODES = {"user": 200_000, "item": 100_000, "tag": 10_000}
 HETERO_EDGES = {
     ("user", "buys", "item"): 2_000_000,
@@ -163,29 +166,48 @@ class Peer:
     """A system in a process of its own."""
 
     def __init__(self, name: str, python: str, options: argparse.Namespace) -> None:
+        self.name = name
         self.others = options.others
-        environment = dict(os.environ, OMP_NUM_THREADS=str(os.cpu_count()))
+        self.limit = options.limit
+        self.command = [python, str(PEERS / f"run_{name}.py"), str(options.arrays)]
+        self.start()
+
+    def start(self) -> None:
+        """Starts the process; a thread reads what it answers, so that waiting can end."""
         self.errors = tempfile.TemporaryFile("w+")  # noqa: SIM115  (lives as long as the process)
         self.process = subprocess.Popen(
-            [python, str(PEERS / f"run_{name}.py"), str(options.arrays)],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.errors, text=True,
-            env=environment,
+            self.command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.errors,
+            text=True, env=dict(os.environ, OMP_NUM_THREADS=str(os.cpu_count())),
         )  # fmt: skip
+        self.lines: queue.SimpleQueue[str] = queue.SimpleQueue()
+        threading.Thread(
+            target=_read_lines, args=(self.process.stdout, self.lines), daemon=True
+        ).start()
 
     def ask(self, request: dict[str, Any]) -> dict[str, Any]:
         """Carries out a request; again if other processes took a share of the machine."""
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
         for _ in range(RETRIES):
+            assert self.process.stdin is not None
             start, busy, own = time.perf_counter(), machine_seconds(), self.seconds()
             with suppress(BrokenPipeError):
                 self.process.stdin.write(json.dumps(request) + "\n")
                 self.process.stdin.flush()
-            line = self.process.stdout.readline()
+            try:
+                line = self.lines.get(timeout=self.limit)
+            except queue.Empty:
+                error = (
+                    f"{self.name} gave no answer within {self.limit:g} s (--limit) and was ended; "
+                    f"it was at: {json.dumps(request)}"
+                )
+                self.close()
+                self.start()  # for its other settings
+                return {"error": error}
             if not line:
+                status = self.end()
+                self.lines.put("")  # nor will it answer another request
                 self.errors.seek(0)
                 last = (self.errors.read().splitlines() or [""])[-1]
-                return {"error": f"the process ended with status {self.process.wait()}: {last}"}
+                return {"error": f"the process ended with status {status}: {last}"}
             answer: dict[str, Any] = json.loads(line)
             others = machine_seconds() - busy - (self.seconds() - own)
             answer["others"] = max(0.0, others / (time.perf_counter() - start))
@@ -214,11 +236,27 @@ class Peer:
         return total
 
     def close(self) -> None:
-        """Ends the process."""
+        """Has the process end; ends it if it does not."""
         assert self.process.stdin is not None
         with suppress(BrokenPipeError):
             self.process.stdin.close()
-        self.process.wait()
+        self.end(min(self.limit, PATIENCE))
+        self.errors.close()
+
+    def end(self, patience: float = 1.0) -> int:
+        """Ends the process, unless it ends by itself in so many seconds; its status."""
+        with suppress(subprocess.TimeoutExpired):
+            self.process.wait(patience)
+        self.process.kill()
+        return self.process.wait()
+
+
+def _read_lines(stream: IO[str], lines: queue.SimpleQueue[str]) -> None:
+    """Every line, then an empty one."""
+    with stream:
+        for line in stream:
+            lines.put(line)
+    lines.put("")
 
 
 def machine_seconds() -> float:
@@ -255,6 +293,11 @@ def measure(
     return {system: min(runs, key=middle) for system, runs in found.items()}
 
 
+def _complain(answer: dict[str, Any]) -> None:
+    if "error" in answer:
+        print(answer["error"], file=sys.stderr, flush=True)
+
+
 def accuracies(pythons: dict[str, str], options: argparse.Namespace) -> dict[str, float]:
     """Validation accuracy of each system after equally many steps."""
     found = {}
@@ -263,6 +306,7 @@ def accuracies(pythons: dict[str, str], options: argparse.Namespace) -> dict[str
         setting = (TASKS["train"].settings or DEFAULT)[system][0]
         request = {"task": "train", "fanouts": TASKS["train"].fanouts, "accuracy": True}
         answer = peer.ask({**request, "warm": 0, "batches": EQUAL_STEPS, **setting})
+        _complain(answer)
         found[system] = answer.get("accuracy", float("nan"))
         peer.close()
     return found
@@ -281,6 +325,7 @@ def memories(
         setting = {"index": 64, "threads": 2, "workers": 2 if system == "hopline" else 0}
         request = {"task": "fetch", "fanouts": [10, 10, 10], "memory": True, "warm": 4}
         answer = peer.ask({**request, "batches": 30, **setting})
+        _complain(answer)
         found[system] = (answer.get("own_mb", float("nan")), answer.get("peak_mb", float("nan")))
         peer.close()
     return found
@@ -331,6 +376,10 @@ def main() -> None:
     parser.add_argument(
         "--others", type=float, default=0.15,
         help="cores that other processes may take before a measurement is done again",
+    )  # fmt: skip
+    parser.add_argument(
+        "--limit", type=float, default=1800.0,
+        help="seconds to wait for a system's answer to one request; then it is ended",
     )  # fmt: skip
     parser.add_argument("--nodes", type=int, default=NODES)
     parser.add_argument("--edges", type=int, default=EDGES)

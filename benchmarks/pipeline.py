@@ -19,6 +19,7 @@ from collections import defaultdict
 from itertools import islice
 from pathlib import Path
 
+import numpy as np
 import torch
 
 import hopline.pipes as hp
@@ -120,7 +121,9 @@ def main() -> None:
     parser.add_argument("--repetitions", type=int, default=3)
     options = parser.parse_args()
     graph = products_graph(options)
-    features = torch.randn(graph.total_num_nodes, 100, generator=torch.Generator().manual_seed(2))
+    # In NumPy's memory, where data sets with in_memory: true have them.
+    features = torch.from_numpy(np.empty((graph.total_num_nodes, 100), np.float32))
+    features.normal_(generator=torch.Generator().manual_seed(2))
     store = hp.BasicFeatureStore({("node", None, "feat"): hp.TorchBasedFeature(features)})
     fetch, training = chains(options, graph, store)
     print(f"{graph}, batch {options.batch_size}; peak after loading {peak_megabytes():,.0f} MB")

@@ -46,6 +46,36 @@ class Data:
         return nodes, edges
 
 
+def hop_sizes(
+    sources: np.ndarray, targets: np.ndarray, seeds: int, hops: int
+) -> tuple[list[int], list[int]]:
+    """What each hop gave, of a sampler that numbers nodes as it finds them, and says no more.
+
+    It expands a node once, in the hop after the one that finds it; so a hop's edges are those whose
+    targets the hop before has found.
+
+    Args:
+        sources: int64[edges], numbers of nodes, hop after hop.
+        targets: int64[edges], ascending.
+        seeds: which have the numbers from 0 on.
+        hops: how many there were.
+
+    Returns:
+        Numbers of seeds and of nodes that each hop has found first; numbers of each hop's edges.
+    """
+    nodes, edges = [seeds], []
+    found, start = seeds, 0
+    for _ in range(hops):
+        stop = int(np.searchsorted(targets, found))
+        before = found
+        if stop > start:
+            found = max(found, int(sources[start:stop].max()) + 1)
+        nodes.append(found - before)
+        edges.append(stop - start)
+        start = stop
+    return nodes, edges
+
+
 def memory(field: str) -> float:
     """Megabytes of this process now, by a field of /proc/self/status such as RssAnon."""
     for line in Path("/proc/self/status").read_text().splitlines():

@@ -22,7 +22,7 @@ PLACEMENTS = [
 
 
 def test_every_placement_with_interpreted_kernels():
-    pytest.importorskip("triton")
+    pytest.importorskip("triton", reason="kernels of GPUs need Triton")
     done = run("gpu.py", "--interpret", "--nodes", 200, "--edges", 1500)
     assert (done.returncode, done.stderr) == (0, "")
     assert re.search(r"^a mini-batch, in all placements: \d+ edges, \d+ nodes$", done.stdout, re.M)
