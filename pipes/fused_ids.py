@@ -69,7 +69,7 @@ def fuse_nodes(
         ValueError: a type is unknown, or a tensor is not 1-D.
         IndexError: an id is out of range.
     """
-    dtype = graph.indices.dtype
+    dtype = graph.id_dtype
     if graph.node_type_to_id is None:
         if isinstance(nodes, dict):
             raise TypeError(
@@ -170,7 +170,7 @@ def fuse_seeds(graph: FusedCSCSamplingGraph, seeds: Any, check: CheckIds = check
     assert graph.edge_type_to_id is not None
     assert graph.node_type_offset is not None
     order = graph.edge_type_to_id
-    dtype = graph.indices.dtype
+    dtype = graph.id_dtype
     parts = []
     rows: list[tuple[str | None, int, int]] = []
     for kind in sorted(seeds, key=lambda kind: (order.get(kind, len(order)), kind)):

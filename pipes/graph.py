@@ -16,12 +16,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from hopline.pipes.checks import check_array, check_mapping, check_name, check_rows
+from hopline.pipes.checks import (
+    check_array,
+    check_graph_arrays,
+    check_mapping,
+    check_name,
+    check_rows,
+)
 from hopline.pipes.graph_attributes import AttributeArrays, find_attribute
 from hopline.pipes.hop import Hop, HopRule, sample_hop
 from hopline.pipes.kernels import cpu, typed
 from hopline.pipes.parallel_edges import ParallelEdges
-from hopline.pipes.placement import host_array
+from hopline.pipes.placement import host_array, sampling_device
 from hopline.pipes.relabel import NodeTablePool
 from hopline.pipes.residence import Residence
 from hopline.pipes.sending import SharedCopies
@@ -34,6 +40,7 @@ if TYPE_CHECKING:
 __all__ = ["ORIGINAL_EDGE_ID", "FusedCSCSamplingGraph"]
 
 ORIGINAL_EDGE_ID = "_ORIGINAL_EDGE_ID"
+NO_ORDER = np.empty(0, np.int64)
 HUGE = 1 << 31  # nodes or edges that are not all looked at for a single question
 
 Array = np.ndarray[Any, Any]
@@ -338,6 +345,48 @@ class FusedCSCSamplingGraph:
                 domain is neither.
         """
         return self._arrays.get(self, domain, name, dtype)
+
+    @property
+    def id_dtype(self) -> torch.dtype:
+        """Of node ids, fused or within a type: int32 or int64."""
+        return self.indices.dtype
+
+    def check(self) -> None:
+        """Refuses arrays that no kernel may be given; samplers call it for each mini-batch.
+
+        Raises:
+            TypeError: an array is no tensor, or of a wrong dtype.
+            ValueError: an array is of a wrong length, or types do not fit.
+        """
+        check_graph_arrays(self)
+        if not self.is_huge():  # of a huge graph, not all types are looked at for a mini-batch
+            self.check_edge_types()
+
+    def sampling_device(self, seeds: Any) -> torch.device | None:
+        """The GPU that samples for some seeds; None for the CPU.
+
+        Args:
+            seeds: a tensor, or `{type: tensor}`.
+
+        Raises:
+            TypeError: seeds are neither.
+        """
+        if not isinstance(seeds, torch.Tensor | dict):
+            raise TypeError(f"seeds are a {type(seeds).__name__}; expected a torch.Tensor")
+        return sampling_device(self, seeds)
+
+    def draw_order(self, node_type: str | None) -> np.ndarray[Any, Any]:
+        """Ids of a type's nodes in the order in which random draws count them; empty: 0, 1, ...
+
+        Raises:
+            KeyError: there is no such type.
+        """
+        if node_type is not None and node_type not in (self.node_type_to_id or {}):
+            raise KeyError(
+                f"there is no node type {node_type!r}; the graph has "
+                f"{list(self.node_type_to_id or {}) or 'no types'}"
+            )
+        return NO_ORDER
 
     def check_indices(self) -> None:
         """Looks once whether all indices name nodes, before a kernel follows them.

@@ -83,6 +83,7 @@ def sample_hop(
     rule: HopRule,
     times: Array | None = None,
     earliest: Array | None = None,
+    source_names: Array | None = None,
 ) -> Hop:
     """Draws in-edges of each column.
 
@@ -93,6 +94,8 @@ def sample_hop(
         rule: how to draw.
         times: int64[n], the columns' times: what is drawn is older. None: no restriction.
         earliest: int64[n]: and no older than this. None: no restriction.
+        source_names: integer[num_edges], the sources' original ids, which key LABOR's draws. None:
+            the graph's own ids are the original ones.
 
     Returns:
         The picks; `num_types` is the number of edge types.
@@ -128,8 +131,9 @@ def sample_hop(
         )  # fmt: skip
     else:
         picked, positions, neighbors = _pick_by_looking(
-            graph, node_ids, rule, begin, degree, picked, times, earliest
-        )
+            graph, node_ids, rule, begin, degree, picked, times, earliest,
+            indices if source_names is None else source_names,
+        )  # fmt: skip
         kinds = edge_types[positions] if told_apart else edge_types[:0]
     bad = cpu.first_out_of_range(neighbors, 0, graph.total_num_nodes)
     if bad >= 0:
@@ -158,6 +162,7 @@ def _pick_by_looking(
     room: Array,
     times: Array | None,
     earliest: Array | None,
+    source_names: Array,
 ) -> tuple[Array, Array, Array]:
     """Draws that look at every edge of a column; (segments, positions, neighbors)."""
     indices = graph.indices.numpy()
@@ -191,8 +196,8 @@ def _pick_by_looking(
         if rule.replace or len(times) > 0 or (parallel and graph.is_huge()):
             total = draws.pick_scored(
                 indices, node_ids, rule.keys, rule.fanouts, rule.replace, begin, degree, room,
-                weights, layer, times, earliest, node_times, edge_times, parallel, segments,
-                positions, neighbors,
+                weights, layer, source_names, times, earliest, node_times, edge_times, parallel,
+                segments, positions, neighbors,
             )  # fmt: skip
         else:
             repeats = NO_REPEATS
@@ -200,7 +205,7 @@ def _pick_by_looking(
                 repeats = graph.parallel_edges.repeats(graph, len(rule.fanouts) > 1)
             total = smallest.pick_smallest(
                 indices, node_ids, rule.keys, rule.fanouts, begin, degree, room, weights, layer,
-                *repeats, segments, positions, neighbors,
+                source_names, *repeats, segments, positions, neighbors,
             )  # fmt: skip
         if total < 0:
             edge = -1 - total

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["Purpose", "batch_key", "draw_seed", "fold", "fold_range", "mix64", "seed"]
+__all__ = ["Purpose", "batch_key", "draw_seed", "fold", "fold_many", "fold_range", "mix64", "seed"]
 
 MASK = (1 << 64) - 1
 GOLDEN = 0x9E3779B97F4A7C15
@@ -33,6 +33,7 @@ class Purpose(IntEnum):
     NEGATIVE = 3
     LAYER = 4
     DROPOUT = 5
+    EMBEDDING = 6
 
 
 def mix64(word: int) -> int:
@@ -73,6 +74,21 @@ def fold_range(key: int, count: int) -> np.ndarray[Any, np.dtype[np.uint64]]:
     word = (word ^ (word >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     word = (word ^ (word >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return word ^ (word >> np.uint64(31))
+
+
+def fold_many(
+    keys: np.ndarray[Any, np.dtype[np.uint64]], counters: np.ndarray[Any, Any]
+) -> np.ndarray[Any, np.dtype[np.uint64]]:
+    """`fold(key, counter)` for arrays of both, of shapes that broadcast.
+
+    >>> fold_many(np.array([7], np.uint64), np.array([3, 9])).tolist() == [fold(7, 3), fold(7, 9)]
+    True
+    """
+    word = keys + np.uint64(GOLDEN) * (counters.astype(np.uint64) + np.uint64(1))
+    word = (word ^ (word >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    word = (word ^ (word >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    mixed: np.ndarray[Any, np.dtype[np.uint64]] = word ^ (word >> np.uint64(31))
+    return mixed
 
 
 def batch_key(seed: int, purpose: Purpose, epoch: int, index: int) -> int:

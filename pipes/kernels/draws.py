@@ -428,8 +428,8 @@ def _draw_by_weight(stream, sums, valid, count, k, out, at):
 
 @kernel
 def pick_scored(
-    indices, node_ids, keys, fanouts, replace, begin, degree, room, weights, layer, times,
-    earliest, node_times, edge_times, parallel, segments, positions, neighbors,
+    indices, node_ids, keys, fanouts, replace, begin, degree, room, weights, layer, source_names,
+    times, earliest, node_times, edge_times, parallel, segments, positions, neighbors,
 ):  # fmt: skip
     """Draws the edges with the smallest scores, or by weight with replacement.
 
@@ -460,6 +460,7 @@ def pick_scored(
         weights: number[num_edges], or empty: all 1.
         layer: uint64[4], or empty: no LABOR. Key of the sources' words; key of the words that some
             sources have instead; key of the words that decide which, those below layer[3].
+        source_names: integer[num_edges], the sources' original ids, by which they have words.
         times: int64[n], or empty: no restriction in time.
         earliest: int64[n], as in `pick_before`.
         node_times: int64[num_nodes], or empty.
@@ -537,7 +538,7 @@ def pick_scored(
                 valid[n] = e
                 n += 1
             elif replace:
-                word = _variate(layer, indices[e])
+                word = _variate(layer, source_names[e])
                 if ranked and ranks[e - begin[s]] > 0:
                     word = _fold(word, ranks[e - begin[s]])
                 arrival = 0.0
@@ -548,7 +549,7 @@ def pick_scored(
                     n = _keep(scores, where, n, k, arrival, e)
             else:
                 if layered:
-                    word = _variate(layer, indices[e])
+                    word = _variate(layer, source_names[e])
                     if ranked and ranks[e - begin[s]] > 0:
                         word = _fold(word, ranks[e - begin[s]])
                 else:

@@ -280,11 +280,11 @@ def _fold_all(stream, base, count, words):
 
 
 @kernel
-def _variates(layer, indices, start, count, words):
-    """words[j] = LABOR's word of source indices[start + j] for j below count."""
+def _variates(layer, source_names, start, count, words):
+    """words[j] = LABOR's word of source source_names[start + j] for j below count."""
     key, other, switch, share = layer[0], layer[1], layer[2], layer[3]
     for j in range(count):
-        source = indices[np.uint64(start + j)]
+        source = source_names[np.uint64(start + j)]
         mine = key
         if share != 0 and _fold(switch, source) < share:
             mine = other
@@ -400,8 +400,8 @@ def _select(scores, count, k, smaller, best):
 
 @kernel(inline="always")
 def _sweep(
-    indices, weights, first, degree, k, guess, stream, layer, repeats, times_before, repeat, words,
-    marks, chosen, kept, heft, scores, smaller, best,
+    source_names, weights, first, degree, k, guess, stream, layer, repeats, times_before, repeat,
+    words, marks, chosen, kept, heft, scores, smaller, best,
 ):  # fmt: skip
     """The k edges of a segment with the smallest scores, among those below a guess.
 
@@ -418,11 +418,11 @@ def _sweep(
     while base < degree:
         count = min(BLOCK if top < np.inf else FIRST_BLOCK, degree - base)
         start = first + base
-        end = min(_padded(count), len(indices) - start)
+        end = min(_padded(count), len(source_names) - start)
         if len(layer) == 0:
             _fold_all(stream, base, end, words)
         else:
-            _variates(layer, indices, start, end, words)
+            _variates(layer, source_names, start, end, words)
         while repeat < len(repeats) and repeats[repeat] < start + count:
             place = repeats[repeat] - start
             words[place] = _fold(words[place], times_before[repeat])
@@ -483,12 +483,13 @@ def _first_repeat(near, repeats, first):
 
 @kernel
 def _pick(
-    indices, node_ids, keys, fanouts, begin, degree, room, weights, layer, near, repeats,
-    times_before, chosen, kept, heft, scores, words, marks, smaller, best, segments, positions,
-    neighbors,
+    indices, node_ids, keys, fanouts, begin, degree, room, weights, layer, source_names, near,
+    repeats, times_before, chosen, kept, heft, scores, words, marks, smaller, best, segments,
+    positions, neighbors,
 ):  # fmt: skip
     """`pick_smallest`, with scratch arrays that its caller owns."""
     indices, weights, layer = _borrow(indices), _borrow(weights), _borrow(layer)
+    source_names = _borrow(source_names)
     repeats, times_before = _borrow(repeats), _borrow(times_before)
     chosen, kept, heft = _borrow(chosen), _borrow(kept), _borrow(heft)
     scores, words, marks = _borrow(scores), _borrow(words), _borrow(marks)
@@ -506,7 +507,7 @@ def _pick(
                 if weighted:
                     _prefetch(weights, e)
                 if len(layer) > 0:
-                    _prefetch(indices, e)
+                    _prefetch(source_names, e)
         while read < segments[max(0, s - BEHIND)]:
             neighbors[read] = indices[positions[read]]
             read += 1
@@ -534,8 +535,8 @@ def _pick(
         n = np.int64(-1)
         while n < 0:
             n = _sweep(
-                indices, weights, first, degree[s], k, guess, stream, layer, repeats, times_before,
-                repeat, words, marks, chosen, kept, heft, scores, smaller, best,
+                source_names, weights, first, degree[s], k, guess, stream, layer, repeats,
+                times_before, repeat, words, marks, chosen, kept, heft, scores, smaller, best,
             )  # fmt: skip
             guess = np.inf
         for j in range(n):
@@ -551,8 +552,8 @@ def _pick(
 
 @kernel
 def pick_smallest(
-    indices, node_ids, keys, fanouts, begin, degree, room, weights, layer, near, repeats,
-    times_before, segments, positions, neighbors,
+    indices, node_ids, keys, fanouts, begin, degree, room, weights, layer, source_names, near,
+    repeats, times_before, segments, positions, neighbors,
 ):  # fmt: skip
     """Draws the edges with the smallest scores, without restriction in time.
 
@@ -569,6 +570,7 @@ def pick_smallest(
         room: int64[n * T + 1], from `cpu.count_picks`.
         weights: number[num_edges], or empty: all 1.
         layer: uint64[4], or empty: no LABOR. As in `draws.pick_scored`.
+        source_names: integer[num_edges], likewise.
         near: int64[num_edges // NEAR + 2], how many repeats are before each NEAR-th edge; or empty.
         repeats: int64[r], positions of the edges that have a parallel one before them in their
             segment, ascending; empty without LABOR.
@@ -594,7 +596,7 @@ def pick_smallest(
     smaller = np.zeros(FEW, np.int64)
     best = np.zeros(candidates, np.int64)
     return _pick(
-        indices, node_ids, keys, fanouts, begin, degree, room, weights, layer, near, repeats,
-        times_before, chosen, kept, heft, scores, words, marks, smaller, best, segments, positions,
-        neighbors,
+        indices, node_ids, keys, fanouts, begin, degree, room, weights, layer, source_names, near,
+        repeats, times_before, chosen, kept, heft, scores, words, marks, smaller, best, segments,
+        positions, neighbors,
     )  # fmt: skip

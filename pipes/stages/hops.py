@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from hopline.pipes.checks import check_graph_arrays, check_values
+from hopline.pipes.checks import check_values
 from hopline.pipes.fused_ids import FusedSeeds, SampledHop, fuse_seeds, subgraphs_from_hops
 from hopline.pipes.graph import FusedCSCSamplingGraph
 from hopline.pipes.hop import HopRule
 from hopline.pipes.minibatch import MiniBatch
-from hopline.pipes.placement import sampling_device
 from hopline.pipes.random import Purpose, batch_key, fold, fold_range
 from hopline.pipes.relabel import NodeList
 from hopline.pipes.stages.subgraph_sampler import SubgraphSampler, seeds_of
@@ -124,12 +123,8 @@ class HopSampler(SubgraphSampler):
             IndexError: a seed is not a node.
         """
         given = seeds_of(minibatch)
-        check_graph_arrays(self.graph)
-        if (
-            not self.graph.is_huge()
-        ):  # of a huge graph, not all types are looked at for a mini-batch
-            self.graph.check_edge_types()
-        device = sampling_device(self.graph, given)
+        self.graph.check()
+        device = self.graph.sampling_device(given)
         if device is not None:
             from hopline.pipes.device_sampling import sample_on_device
 

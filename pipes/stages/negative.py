@@ -7,13 +7,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from hopline.pipes.checks import as_times, check_graph_arrays, check_ids, holds_integers
+from hopline.pipes.checks import as_times, check_ids, holds_integers
 from hopline.pipes.edges import check_edges
 from hopline.pipes.etypes import etype_str_to_tuple
 from hopline.pipes.graph import FusedCSCSamplingGraph
 from hopline.pipes.kernels import edges as kernels
 from hopline.pipes.minibatch import MiniBatch, check_minibatch
-from hopline.pipes.placement import sampling_device
 from hopline.pipes.random import Purpose, batch_key, fold
 from hopline.pipes.stage import Stage
 
@@ -267,6 +266,12 @@ class UniformNegativeSampler(NegativeSampler):
             )
         if not isinstance(exclude_true_edges, bool):
             raise TypeError(f"exclude_true_edges is {exclude_true_edges!r}; expected True or False")
+        wants = exclude_true_edges or node_timestamp_attr_name is not None
+        if wants and not isinstance(graph, FusedCSCSamplingGraph):
+            raise ValueError(
+                "exclude_true_edges and node_timestamp_attr_name look at the whole graph, of which "
+                f"a {type(graph).__name__} has parts; leave them out"
+            )
         self.graph = graph
         self.exclude_true_edges = exclude_true_edges
         self.node_timestamp_attr_name = node_timestamp_attr_name
@@ -337,11 +342,11 @@ class UniformNegativeSampler(NegativeSampler):
             ValueError: a type is unknown, there is no destination to draw, or the graph is damaged.
             IndexError: an end of a seed is not a node.
         """
-        check_graph_arrays(self.graph)
+        self.graph.check()
         kinds = self._kinds(etype)
         (first_source, num_sources), (first, num_nodes) = map(self._range, kinds)
         of_type = "" if etype is None else f" of type {etype!r}"
-        device = sampling_device(self.graph, pairs)
+        device = self.graph.sampling_device(pairs)
         if device is not None:
             return self._draw_on_device(device, etype, pairs, key, timestamp)
         sources = check_ids(pairs[:, 0], num_sources, f"sources of seeds{of_type}", torch.int64)
@@ -351,9 +356,8 @@ class UniformNegativeSampler(NegativeSampler):
         out = np.empty(len(pairs) * self.negative_ratio, np.int64)
         status = kernels.draw_destinations(
             np.uint64(key), self.negative_ratio, counts, order, self.exclude_true_edges,
-            sources.numpy() + first_source, first, self.graph.csc_indptr.numpy(),
-            self.graph.indices.numpy(), NO_TYPES if edge_types is None else edge_types.numpy(),
-            number, out,
+            sources.numpy() + first_source, first, *self._arrays(),
+            NO_TYPES if edge_types is None else edge_types.numpy(), number, out,
         )  # fmt: skip
         if status >= 0:
             raise _without_negative(int(sources[status]), status, int(counts[status]), of_type)
@@ -430,7 +434,7 @@ class UniformNegativeSampler(NegativeSampler):
         """How many nodes each pair may be given, and the order in which they are counted."""
         name = self.node_timestamp_attr_name
         if name is None or pairs == 0:
-            return np.full(pairs, nodes, np.int64), NO_ORDER
+            return np.full(pairs, nodes, np.int64), self.graph.draw_order(kind)
         if timestamp is None:
             raise ValueError(
                 f"node_timestamp_attr_name is {name!r}, but the mini-batch has no "
@@ -449,6 +453,12 @@ class UniformNegativeSampler(NegativeSampler):
                 f"{times[bad]}, and {since}"
             )
         return counts, order
+
+    def _arrays(self) -> tuple[Array, Array]:
+        """Pointers and sources of the graph; empty where edges are not looked at."""
+        if not self.exclude_true_edges:
+            return NO_POINTERS, NO_SOURCES
+        return self.graph.csc_indptr.numpy(), self.graph.indices.numpy()
 
     def _edges_to_avoid(self, etype: str | None) -> tuple[int, torch.Tensor | None]:
         """Number of the edge type, and the type of each edge if there are several."""
@@ -482,5 +492,6 @@ def _without_negative(source: int, seed: int, nodes: int, of_type: str) -> Value
     )
 
 
-NO_ORDER: Array = np.empty(0, np.int64)
+NO_POINTERS: Array = np.zeros(1, np.int64)
+NO_SOURCES: Array = np.empty(0, np.int64)
 NO_TYPES: Array = np.empty(0, np.uint8)

@@ -54,13 +54,13 @@ def both(
                np.zeros(room[-1], indices.dtype))  # fmt: skip
         if fast:
             total = smallest.pick_smallest(
-                *shared, ends - degree, degree, room, weights, layer, near, repeats,
+                *shared, ends - degree, degree, room, weights, layer, indices, near, repeats,
                 ranks[repeats], *out,
             )  # fmt: skip
         else:
             total = draws.pick_scored(
-                *shared, False, ends - degree, degree, room, weights, layer, NONE, NONE, NONE, NONE,
-                True, *out,
+                *shared, False, ends - degree, degree, room, weights, layer, indices, NONE, NONE,
+                NONE, NONE, True, *out,
             )  # fmt: skip
         found = max(total, 0)
         results.append([total, *out[0].tolist(), *out[1][:found], *out[2][:found]])

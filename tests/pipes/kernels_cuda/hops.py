@@ -77,8 +77,8 @@ def on_cpu(hop: Hop) -> tuple[np.ndarray, np.ndarray, np.ndarray] | int:
         total = draws.pick_scored(
             hop.indices, hop.columns, hop.keys, fanouts, hop.replace, begin, degree, picked,
             _or(hop.weights, np.empty(0, np.float32)), _or(hop.layer, np.empty(0, np.uint64)),
-            _or(hop.times, NO_TIMES), _or(hop.earliest, NO_TIMES), node_times, edge_times,
-            hop.parallel, segments, positions, neighbors,
+            hop.indices, _or(hop.times, NO_TIMES), _or(hop.earliest, NO_TIMES), node_times,
+            edge_times, hop.parallel, segments, positions, neighbors,
         )  # fmt: skip
     if total < 0:
         return -1 - total
