@@ -1,3 +1,42 @@
 """Cut a graph in parts; serve and sample the parts across ranks."""
 
-__all__: list[str] = []
+from hopline.partition.assign import Assignment, assign_nodes, estimate_memory
+from hopline.partition.book import PartitionBook
+from hopline.partition.dist_dataset import DistDataset
+from hopline.partition.dist_feature import DistFeature, DistFeatureStore
+from hopline.partition.dist_graph import DistGraph
+from hopline.partition.embedding import DistEmbedding
+from hopline.partition.exchange import Exchange, RankError
+from hopline.partition.manifest import PartitionError
+from hopline.partition.part import Part, load_part, load_partition, load_tasks
+from hopline.partition.quality import PartitionQuality
+from hopline.partition.sparse_optim import SparseAdagrad, SparseAdam
+from hopline.partition.split import edge_split, node_split
+from hopline.partition.verify import verify_partition
+from hopline.partition.write import partition_graph
+
+__all__ = [
+    "Assignment",
+    "DistDataset",
+    "DistEmbedding",
+    "DistFeature",
+    "DistFeatureStore",
+    "DistGraph",
+    "Exchange",
+    "Part",
+    "PartitionBook",
+    "PartitionError",
+    "PartitionQuality",
+    "RankError",
+    "SparseAdagrad",
+    "SparseAdam",
+    "assign_nodes",
+    "edge_split",
+    "estimate_memory",
+    "load_part",
+    "load_partition",
+    "load_tasks",
+    "node_split",
+    "partition_graph",
+    "verify_partition",
+]

@@ -1,11 +1,12 @@
-"""The `hopline` command: preprocess a data set, or tell what is in one."""
+"""The `hopline` command, for data sets: preprocess one, or tell what is in one."""
 
 from __future__ import annotations
 
 import argparse
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import torch
 
@@ -13,28 +14,50 @@ from hopline.pipes.datasets.dataset import AnyItemSet
 from hopline.pipes.datasets.ondisk import OnDiskDataset
 from hopline.pipes.datasets.preprocess import preprocess_ondisk_dataset
 
-__all__ = ["main", "parse_memory"]
+__all__ = ["COMMANDS", "Command", "main", "parse_memory"]
+
+DESCRIPTION = "Mini-batch pipelines for training graph neural networks on large graphs."
 
 MOST_MEMORY = 1 << 60
 SIZE = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*(?:([KMGT]?)(I?)B)?", re.IGNORECASE)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command.
+@dataclass(frozen=True)
+class Command:
+    """A command of `hopline`.
+
+    Attributes:
+        name: the word after `hopline`.
+        help: what it does, in a line.
+        add_arguments: adds its arguments to its parser.
+        run: does the work.
+    """
+
+    name: str
+    help: str
+    add_arguments: Callable[[argparse.ArgumentParser], None]
+    run: Callable[[argparse.Namespace], None]
+
+
+def main(arguments: Sequence[str] | None = None, commands: Sequence[Command] | None = None) -> int:
+    """Runs a command.
 
     Args:
         arguments: command line without the program's name; None takes the process's own.
+        commands: those to choose from; None takes the ones about data sets.
 
     Returns:
         The exit status: 0, or 1 after an error, which is told on standard error.
     """
-    options = _parser().parse_args(arguments)
+    parser = argparse.ArgumentParser(prog="hopline", description=DESCRIPTION)
+    choices = parser.add_subparsers(dest="command", required=True)
+    known = {command.name: command for command in commands or COMMANDS}
+    for command in known.values():
+        command.add_arguments(choices.add_parser(command.name, help=command.help))
+    options = parser.parse_args(arguments)
     try:
-        if options.command == "preprocess":
-            _preprocess(options)
-        else:
-            _info(options)
-    except (ValueError, OSError, RuntimeError) as error:
+        known[options.command].run(options)
+    except (ValueError, OSError, RuntimeError, MemoryError) as error:
         print(f"hopline: error: {error}", file=sys.stderr)
         return 1
     return 0
@@ -70,43 +93,38 @@ def parse_memory(text: str) -> int:
     return int(size)
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="hopline", description=__doc__)
-    commands = parser.add_subparsers(dest="command", required=True)
-    preprocess = commands.add_parser(
-        "preprocess", help="make the arrays that training maps, unless they are there"
+def _add_dataset_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds what names a data set."""
+    parser.add_argument("dir", metavar="DIR", help="folder with metadata.yaml")
+    parser.add_argument(
+        "--out",
+        metavar="DIR",
+        help="the result's folder (default: DIR/preprocessed, or below HOPLINE_PROCESSED_PATH)",
     )
-    preprocess.add_argument("--force", action="store_true", help="work anew in any case")
-    preprocess.add_argument(
+
+
+def _add_preprocess_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--force", action="store_true", help="work anew in any case")
+    parser.add_argument(
         "--include-original-edge-id",
         action="store_true",
         default=None,
         help="keep each edge's number in the input (always done when there are edge features)",
     )
-    preprocess.add_argument(
+    parser.add_argument(
         "--max-memory",
         type=parse_memory,
         default="4GiB",
         metavar="SIZE",
         help="bound on working memory, e.g. 8GB, 512MiB; a bare number is in GiB (default: 4)",
     )
-    preprocess.add_argument(
+    parser.add_argument(
         "--progress",
         action="store_true",
         default=None,
         help="show what is done and the time left (done on a terminal in any case)",
     )
-    info = commands.add_parser(
-        "info", help="show graph, features and tasks (preprocesses the data set if need be)"
-    )
-    for command in (preprocess, info):
-        command.add_argument("dir", metavar="DIR", help="folder with metadata.yaml")
-        command.add_argument(
-            "--out",
-            metavar="DIR",
-            help="the result's folder (default: DIR/preprocessed, or below HOPLINE_PROCESSED_PATH)",
-        )
-    return parser
+    _add_dataset_arguments(parser)
 
 
 def _preprocess(options: argparse.Namespace) -> None:
@@ -152,3 +170,19 @@ def _info(options: argparse.Namespace) -> None:
 
 def _dtype(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
+
+
+COMMANDS = (
+    Command(
+        "preprocess",
+        "make the arrays that training maps, unless they are there",
+        _add_preprocess_arguments,
+        _preprocess,
+    ),
+    Command(
+        "info",
+        "show graph, features and tasks (preprocesses the data set if need be)",
+        _add_dataset_arguments,
+        _info,
+    ),
+)

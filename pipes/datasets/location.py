@@ -45,6 +45,7 @@ __all__ = [
 ]
 
 MARK = "metadata.yaml"
+MARK_OF_PARTS = "partition.yaml"  # of a folder that `hopline.partition` wrote
 MARK_LINE = b"format: hopline-dataset\n"
 ENVIRONMENT = "HOPLINE_PROCESSED_PATH"
 PATIENCE = 30.0  # seconds between two lines about waiting
@@ -188,7 +189,7 @@ def _put_back(folder: Path) -> None:
     """Puts back the older result that a run had put aside before it died; the lock is held."""
     if not folder.exists():
         for old in sorted(folder.parent.glob(f".{glob.escape(folder.name)}.old-*")):
-            if (old / MARK).is_file():
+            if (old / MARK).is_file() or (old / MARK_OF_PARTS).is_file():
                 old.rename(folder)
                 return
 
