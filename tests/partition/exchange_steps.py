@@ -260,6 +260,7 @@ def check_told(exchange, bad, words):
 def leave_by_with(rank, bad):
     exchange = make()
     ask_all(exchange)
+    dist.barrier()  # all have their answers
     if rank != bad:
         check_told(exchange, bad, "left the exchange without close()")
         return
@@ -273,6 +274,7 @@ def leave_by_with(rank, bad):
 def drop(rank, bad):
     exchange = make()
     ask_all(exchange)
+    dist.barrier()
     if rank != bad:
         check_told(exchange, bad, "let go of its exchange")
     del exchange
