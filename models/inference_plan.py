@@ -16,6 +16,7 @@ __all__ = ["PREFETCH", "LayerRows", "Ranges", "Sinks"]
 
 PREFETCH = 2  # mini-batches a worker has in the making or done
 ID_BYTES = 8
+NPY_MAGIC = b"\x93NUMPY"
 BLOCK_BYTES = 4 + 8 + ID_BYTES  # of an edge: its source's position, its id, room in the node list
 
 
@@ -114,9 +115,12 @@ class Sinks:
                 )
         elif out is not None and not isinstance(out, str | os.PathLike):
             raise TypeError(f"out is a {type(out).__name__}; expected a torch.Tensor or a path")
-        elif out is not None and Path(out).exists() and not Path(out).is_file():
-            # The new file is renamed to the path, which would take the place of a device too.
-            raise ValueError(f"out is {str(out)!r}, which is no regular file; give a .npy file")
+        elif out is not None and Path(out).exists() and not _is_npy(Path(out)):
+            # The new file is renamed to the path, and would take the place of whatever is there.
+            raise ValueError(
+                f"out is {str(out)!r}, which is something else than an .npy file; give the path of "
+                "a new file, or of one to be replaced"
+            )
         sizes = [nodes * each.bytes for each in self.rows]
         room = None if max_memory is None else max_memory // 2
         result = sizes[-1] if out is None else 0
@@ -146,3 +150,11 @@ class Sinks:
         if self.out is not None:
             return NpyRows(Path(self.out), shape, dtype)
         return MemoryRows(torch.empty(shape, dtype=dtype, device="cpu"))
+
+
+def _is_npy(path: Path) -> bool:
+    """Whether a regular file holds an array, or nothing."""
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return file.read(len(NPY_MAGIC)) in (NPY_MAGIC, b"")

@@ -312,14 +312,16 @@ def test_a_result_that_does_not_fit():
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="the system has no named pipes")
-def test_a_result_takes_the_place_of_files_only(tmp_path):
+def test_a_result_takes_the_place_of_arrays_only(tmp_path):
     graph, model = random_graph(NODES, 0), make_sage(1)
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "folder").mkdir()
-    for name in ("pipe", "folder"):
-        with pytest.raises(ValueError, match=f"{name}', which is no regular file"):
+    (tmp_path / "notes.txt").write_text("not an array")
+    for name in ("pipe", "folder", "notes.txt"):
+        with pytest.raises(ValueError, match=f"{name}', which is something else than an .npy"):
             layer_wise_inference(model, graph, make_x(), out=tmp_path / name)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["folder", "pipe"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["folder", "notes.txt", "pipe"]
+    assert (tmp_path / "notes.txt").read_text() == "not an array"
 
 
 # -------------------------------------------------------------------------------------------------
@@ -367,7 +369,8 @@ def test_scratch_files_are_gone_however_it_ends(error, num_workers, tmp_path, sc
     model.layers[1].eval()
     modes = [part.training for part in model.modules()]
     out = tmp_path / "out.npy"
-    out.write_bytes(b"what was there")
+    np.save(out, np.arange(3))
+    before = out.read_bytes()
 
     def run():
         return layer_wise_inference(
@@ -381,7 +384,7 @@ def test_scratch_files_are_gone_however_it_ends(error, num_workers, tmp_path, sc
     else:
         with pytest.raises(error):
             run()
-        assert out.read_bytes() == b"what was there"
+        assert out.read_bytes() == before
     assert scratch == [16_000, 16_000]
     gc.collect()
     assert open_files(tmp_path / "scratch") == []
