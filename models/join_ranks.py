@@ -50,7 +50,8 @@ def join_ranks(
         backend: of the process group; by default gloo, with NCCL for GPU tensors if there are GPUs.
 
     Raises:
-        RuntimeError: torchrun has not started this process, or there is a process group already.
+        RuntimeError: torchrun has not started this process, there is a process group already, or
+            the ranks do not meet in time.
         TypeError: fn is no function, backend no string, or gpus no list of ints.
         ValueError: timeout is no positive number, gpus does not fit the ranks of this machine, or
             the environment is not what torchrun sets.
@@ -72,18 +73,38 @@ def join_ranks(
     if local_size == world_size:
         stay_on_this_machine()
     device = take_device(None if gpus is None else int(gpus[local_rank]))
-    dist.init_process_group(
-        backend or default_backend(gpus is not None),
-        init_method="env://",
-        rank=rank,
-        world_size=world_size,
-        timeout=timedelta(seconds=float(timeout)),
-    )
+    try:
+        dist.init_process_group(
+            backend or default_backend(gpus is not None),
+            init_method="env://",
+            rank=rank,
+            world_size=world_size,
+            timeout=timedelta(seconds=float(timeout)),
+        )
+    except RuntimeError as error:
+        if not _meets_dead_ranks():
+            raise
+        raise RuntimeError(
+            "the ranks did not meet after a restart, since torchrun goes on using the store in "
+            "which the ranks before have left their addresses; set "
+            "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 for torchrun, and, on several machines, let them "
+            f"meet by --rdzv-backend c10d instead of --master-addr ({_first_line(error)})"
+        ) from error
     from torch.distributed.elastic.multiprocessing.errors import record
 
     # Not ended on failure: the other ranks would wait for this one to end it with them.
     record(fn)(rank, world_size, device, *args)
     dist.destroy_process_group()
+
+
+def _meets_dead_ranks() -> bool:
+    """Whether torchrun has restarted this rank without a new place to meet."""
+    restarts = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    return restarts != "0" and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0][:300]
 
 
 def _place() -> tuple[int, int, int, int]:

@@ -35,7 +35,9 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing
 
+import hopline.partition
 from hopline.models.checks import check_function
+from hopline.partition.who_has_gone import tells_of_loss
 
 __all__ = [
     "DEFAULT_TIMEOUT",
@@ -54,15 +56,16 @@ GRACE = 5.0  # seconds that ranks get to end by themselves once one has failed
 LAST_WORDS = 2.0  # seconds that the exit functions of a failed rank get
 GLANCE = 1.0  # seconds between looks at processes whose end nothing may tell
 LONGEST = 20_000  # characters of a message or a traceback that a rank tells the caller
-# What gloo, NCCL and the store say when another rank is gone: such an error names no culprit.
-TRANSPORT_ERRORS = ("gloo", "nccl", "connection closed", "connection reset", "broken pipe")
 
 
-class RankError(RuntimeError):
+class RankError(hopline.partition.RankError):
     """A rank failed. The message names it, and what became of the others.
 
+    `except hopline.partition.RankError` catches it too, as the error of a rank that waits for one.
+
     Attributes:
-        rank: the rank that failed first.
+        ranks: the rank that failed first, alone.
+        rank: the same.
         exit_code: its exit code; negative for a signal; None if it had to be stopped.
         signal: name of the signal that killed it, e.g. "SIGKILL", or None.
         traceback: its traceback, if it raised an exception.
@@ -76,7 +79,7 @@ class RankError(RuntimeError):
         signal: str | None = None,
         traceback: str | None = None,
     ) -> None:
-        super().__init__(message)
+        super().__init__(message, (rank,))
         self.rank = rank
         self.exit_code = exit_code
         self.signal = signal
@@ -347,12 +350,8 @@ def _is_transport_error(error: BaseException | None) -> bool:
     seen: set[int] = set()  # exceptions raised from each other form a circle
     while error is not None and id(error) not in seen:
         seen.add(id(error))
-        if isinstance(error, dist.DistError):
+        if tells_of_loss(error):
             return True
-        if isinstance(error, RuntimeError):
-            text = _text_of(error).lower()
-            if any(word in text for word in TRANSPORT_ERRORS) or "timed out waiting" in text:
-                return True
         error = error.__cause__ or error.__context__
     return False
 

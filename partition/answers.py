@@ -1,26 +1,15 @@
-"""Answers of a rank to the questions of another, as bytes, and what whoever asked makes of them."""
+"""Answers: what a rank says to a question of another, and what whoever asked makes of it."""
 
 from __future__ import annotations
 
-import contextlib
-import time
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, InvalidStateError
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
-from hopline.partition.messages import MessageError, join, split, to_bytes, unpack
+from hopline.partition.messages import Incoming, MessageError, encode
 
-__all__ = [
-    "Answerer",
-    "Message",
-    "PendingQuestion",
-    "RankError",
-    "answer_all",
-    "hand_out",
-    "text_of",
-]
+__all__ = ["Answerer", "Message", "RankError", "answer", "failed", "taken", "text_of"]
 
 Array = np.ndarray[Any, Any]
 Message = list[Array]
@@ -42,111 +31,47 @@ class RankError(RuntimeError):
         self.ranks = ranks
 
 
-class PendingQuestion:
-    """What one thread asks some ranks; its future gets their answers."""
-
-    def __init__(self, kind: int, messages: dict[int, Array], deadline: float) -> None:
-        self.kind = kind
-        self.messages = messages  # those without an answer
-        self.deadline = deadline  # for ranks on which nobody answers such questions, so far
-        self.answers: dict[int, Message] = {}
-        self.future: Future[dict[int, Message]] = Future()
-
-    def fail(self, error: BaseException) -> None:
-        """Whoever asked gets an exception, unless there is an answer or one already."""
-        with contextlib.suppress(InvalidStateError):
-            self.future.set_exception(error)
-
-
-def answer_all(answerers: Mapping[int, Answerer], rank: int, data: Array) -> Array:
-    """The answers to a rank's questions, in their order; none if the bytes are no questions.
+def answer(answerers: Mapping[int, Answerer], rank: int, question: Incoming) -> list[Array]:
+    """The answer to a rank's question, to be sent; it says so if there is none.
 
     Args:
         answerers: by kind of question.
         rank: that asks.
-        data: uint8[n], questions that `join` has joined by their kinds.
+        question: its number is its kind.
+    """
+    answerer = answerers.get(question.number)
+    if answerer is None:
+        return encode(UNKNOWN, [])
+    try:
+        return encode(DONE, answerer(rank, question.arrays()))
+    except BaseException as error:  # SystemExit as well: the other rank waits
+        return failed(error)
 
-    Returns:
-        uint8[m], answers joined by their states.
+
+def failed(error: BaseException) -> list[Array]:
+    """An answer that says why there is none, to be sent."""
+    text = text_of(error).encode(errors="replace")[:ERROR_BYTES]
+    return encode(FAILED, [np.frombuffer(text, np.uint8)])
+
+
+def taken(reply: Incoming, other: int, rank: int) -> Message | None:
+    """The arrays of another rank's answer; None if nobody answers such questions there, so far.
+
+    Raises:
+        RankError: it failed, or this is no answer.
     """
     try:
-        questions = split(data)
-    except MessageError:
-        return join([])  # which the other rank finds too few
-    answers: list[tuple[int, Array]] = []
-    for kind, content in questions:
-        answerer = answerers.get(kind)
-        if answerer is None:
-            answers.append((UNKNOWN, to_bytes([])))
-            continue
-        try:
-            answers.append((DONE, to_bytes(answerer(rank, unpack(content)))))
-        except BaseException as error:  # SystemExit as well: the other rank waits
-            text = text_of(error).encode(errors="replace")[:ERROR_BYTES]
-            answers.append((FAILED, to_bytes([np.frombuffer(text, np.uint8)])))
-    return join(answers)
-
-
-def hand_out(
-    questions: Sequence[PendingQuestion], returned: Sequence[Array], rank: int
-) -> list[PendingQuestion]:
-    """Gives each question its answers.
-
-    Args:
-        questions: in the order in which they were sent.
-        returned: uint8[n] of each rank, which `answer_all` has made there.
-        rank: this one.
-
-    Returns:
-        Questions that are to be asked again, as somewhere nobody answers such questions so far.
-    """
-    for other, data in enumerate(returned):
-        asked = [question for question in questions if other in question.messages]
-        try:
-            answers = split(data)
-        except MessageError:
-            answers = []
-        if len(answers) != len(asked):
-            for question in asked:
-                question.fail(_no_answer(other, "sent no messages; do releases differ?"))
-            continue
-        for question, (status, content) in zip(asked, answers, strict=True):
-            _take_answer(question, other, status, content, rank)
-    again = []
-    for question in questions:
-        if question.future.done():
-            continue
-        if question.messages:
-            again.append(question)
-        else:
-            with contextlib.suppress(InvalidStateError):  # a roll call has failed it meanwhile
-                question.future.set_result(question.answers)
-    return again
-
-
-def _take_answer(
-    question: PendingQuestion, other: int, status: int, content: Array, rank: int
-) -> None:
-    if status == UNKNOWN:
-        if time.monotonic() > question.deadline:
-            text = f"has nobody for questions of kind {question.kind}; do all ranks make the same "
-            question.fail(_no_answer(other, text + "DistGraph and DistFeatureStore?"))
-        return
-    try:
-        message = unpack(content)
+        message = reply.arrays()
     except MessageError as error:
-        question.fail(_no_answer(other, f"sent no message: {error}"))
-        return
-    if status == DONE:
-        del question.messages[other]
-        question.answers[other] = message
-    else:
-        text = message[0].tobytes().decode(errors="replace") if message else ""
-        question.fail(_no_answer(other, f"could not answer rank {rank}: {text}"))
-
-
-def _no_answer(rank: int, text: str) -> RankError:
-    return RankError(f"rank {rank} {text}", (rank,))
+        raise RankError(f"rank {other} sent no message: {error}", (other,)) from None
+    if reply.number == DONE:
+        return message
+    if reply.number == UNKNOWN:
+        return None
+    if reply.number != FAILED or not message:
+        raise RankError(f"rank {other} sent no answer; do releases differ?", (other,))
+    text = message[0].tobytes().decode(errors="replace")
+    raise RankError(f"rank {other} could not answer rank {rank}: {text}", (other,))
 
 
 def text_of(error: BaseException) -> str:

@@ -116,6 +116,18 @@ class PartitionBook:
         bounds = self._of(self._edges, edge_type, "edge")
         return self._local(bounds, ids, "edge")
 
+    def starts(self, domain: str, kind: str | None = None) -> Array:
+        """Where the ids of each part begin, and the end: int64[num_parts + 1], not to be changed.
+
+        Args:
+            domain: "node" or "edge".
+            kind: the node or edge type; None without types.
+
+        Raises:
+            KeyError: there is no such type.
+        """
+        return self._of(self._nodes if domain == "node" else self._edges, kind, domain)
+
     def _of(self, ranges: dict[str, Array], kind: str | None, what: str) -> Array:
         if (kind or "") not in ranges:
             raise KeyError(

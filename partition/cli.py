@@ -1,8 +1,9 @@
-"""The `hopline` command, with what is about parts: `hopline partition` and `hopline inspect`."""
+"""The `hopline` command, with what is about parts: `partition`, `inspect` and `launch`."""
 
 from __future__ import annotations
 
 import argparse
+import sys
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,7 +11,10 @@ from typing import Any
 
 import torch
 
-from hopline.partition.assign import METHODS, estimate_memory
+from hopline.partition.assign import METHODS, Parts, estimate_memory
+from hopline.partition.assignment_files import read_assignment
+from hopline.partition.distdgl import DistDGLDataset, load_distdgl
+from hopline.partition.launch_command import NO_SCRIPT, launch_command, split_script
 from hopline.partition.part import load_partition
 from hopline.partition.verify import verify_partition
 from hopline.partition.write import partition_graph
@@ -26,18 +30,35 @@ WIDTH = 50  # characters of the longest bar
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs a command of `hopline`; as `hopline.pipes.cli.main`."""
-    return cli.main(arguments, (*cli.COMMANDS, *COMMANDS))
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    own, script = split_script(words)
+    if own[:1] == ["launch"] and "--" not in words and not {"-h", "--help"}.intersection(own):
+        # argparse would say that it does not know the script's name.
+        print(f"hopline: error: {NO_SCRIPT}", file=sys.stderr)
+        return 1
+    return cli.main(own, (*cli.COMMANDS, *COMMANDS, launch_command(script)))
 
 
 def _add_partition_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "dir", metavar="DIR", help="folder with metadata.yaml, or the name of a built-in data set"
+        "dir",
+        metavar="DIR",
+        help="folder with metadata.yaml, the name of a built-in data set, or the .json file of a "
+        "graph that DistDGL has cut, whose parts are kept",
     )
-    parser.add_argument("--parts", type=int, required=True, metavar="N", help="number of parts")
+    parser.add_argument(
+        "--parts", type=int, metavar="N", help="number of parts (needed but for a .json file)"
+    )
     parser.add_argument(
         "--out", metavar="DIR", help="the new folder (default: DIR/partition-N, or ./NAME-N)"
     )
-    parser.add_argument("--method", choices=METHODS, default="metis", help="how nodes are assigned")
+    parser.add_argument("--method", choices=METHODS, help="how nodes are assigned (default: metis)")
+    parser.add_argument(
+        "--assignment",
+        metavar="PATH",
+        help="take each node's part from there: a folder with NODE_TYPE.txt (a part a line) or "
+        ".npy files, or one such file",
+    )
     parser.add_argument(
         "--hops", type=int, default=1, metavar="N", help="hops of halo (default: 1)"
     )
@@ -73,17 +94,30 @@ def _add_partition_arguments(parser: argparse.ArgumentParser) -> None:
 def _partition(options: argparse.Namespace) -> None:
     path = Path(options.dir)
     dataset: Any
-    if path.exists() or "/" in options.dir:
+    if path.suffix != ".json" and options.parts is None:
+        raise ValueError("the number of parts is missing; expected --parts N")
+    if path.suffix == ".json":
+        dataset = load_distdgl(path)
+        if options.parts not in (None, dataset.num_parts) or options.method or options.assignment:
+            raise ValueError(
+                f"{path} has {dataset.num_parts} parts, which are kept; leave out --parts, "
+                "--method and --assignment"
+            )
+        options.parts = dataset.num_parts
+        out = path.parent / f"partition-{options.parts}"
+    elif path.exists() or "/" in options.dir:
         dataset = OnDiskDataset(path).load()
         out = path / f"partition-{options.parts}"
     else:
         dataset = BuiltinDataset(options.dir).load()
         out = Path(f"{options.dir}-{options.parts}")
     out = Path(options.out) if options.out else out
-    estimate = estimate_memory(dataset.graph, options.method)
+    method = _method(options, dataset)
+    name = method if isinstance(method, str) else "given"
+    estimate = estimate_memory(dataset.graph, name)
     print(f"{dataset.graph}", flush=True)
     size = f"{estimate / 1e9:,.1f} GB" if estimate >= 1e9 else f"{estimate / 1e6:,.1f} MB"
-    print(f"{options.method} takes up to {size} beside the graph", flush=True)
+    print(f"{name} takes up to {size} beside the graph", flush=True)
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
         partition_graph(
@@ -92,7 +126,7 @@ def _partition(options: argparse.Namespace) -> None:
             options.parts,
             out,
             options.hops,
-            options.method,
+            method,
             balance_ntypes=_training(dataset) if options.balance_training else None,
             balance_edges=options.balance_edges,
             num_trainers_per_machine=options.trainers,
@@ -108,6 +142,29 @@ def _partition(options: argparse.Namespace) -> None:
         verify_partition(out, dataset)
         print("verified: the parts hold the data set")
     print(out)
+
+
+def _method(options: argparse.Namespace, dataset: Any) -> str | Parts:
+    """What `partition_graph` is to assign nodes by."""
+    given: Parts | None = None
+    if isinstance(dataset, DistDGLDataset):
+        given = dataset.parts
+    elif options.assignment:
+        if options.method:
+            raise ValueError("--method and --assignment exclude one another; leave out one")
+        given = read_assignment(options.assignment, dataset.graph)
+        pieces = given.values() if isinstance(given, dict) else [given]
+        most = max((int(piece.max()) for piece in pieces if len(piece)), default=0)
+        if most >= options.parts:
+            raise ValueError(
+                f"{options.assignment}: has part {most}; expected 0 to {options.parts - 1}: give "
+                f"--parts {most + 1}"
+            )
+    if given is None:
+        return options.method or "metis"
+    if options.balance_training or options.balance_edges:
+        raise ValueError("parts that are given are not moved; leave out --balance-...")
+    return given
 
 
 def _training(dataset: Any) -> Any:

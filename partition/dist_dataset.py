@@ -21,7 +21,8 @@ class DistDataset:
 
     Each rank opens its own parts and maps the item sets, which are in the order of the data set;
     ids are new ids. Making one is collective. As a context manager it ends by `close`, or, after an
-    exception, without waiting for the other ranks.
+    exception, without waiting for the other ranks. Of an error by which a connection is lost, as
+    of DistributedDataParallel when another rank dies, it makes a RankError that names the rank.
 
     Args:
         path: the folder that `partition_graph` wrote.
@@ -43,7 +44,8 @@ class DistDataset:
     ) -> None:
         self.graph = DistGraph(path, timeout=timeout, check=check)
         self.feature = DistFeatureStore(self.graph)
-        self.tasks: list[OnDiskTask] = load_tasks(path, self.graph.manifest)
+        # The graph has compared all files, as check says.
+        self.tasks: list[OnDiskTask] = load_tasks(path, self.graph.manifest, check="size")
 
     @property
     def dataset_name(self) -> str:
@@ -75,10 +77,7 @@ class DistDataset:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if kind is None:
-            self.close()
-        else:
-            self.graph.exchange.leave()
+        self.graph.__exit__(kind, error, trace)
 
     def __repr__(self) -> str:
         return f"DistDataset({self.dataset_name!r}, {self.graph!r})"

@@ -11,12 +11,14 @@ import numpy as np
 import torch
 
 from hopline.partition.exchange import Exchange
+from hopline.partition.lookups import Lookups
 from hopline.partition.manifest import type_file
 from hopline.partition.merge import merge_hops
 from hopline.partition.part import Part, load_part, load_partition
 from hopline.partition.part_sampler import PartSampler
-from hopline.partition.placing import Placing
+from hopline.partition.placing import Placing, in_order
 from hopline.partition.questions import HopQuestion, Question
+from hopline.partition.who_has_gone import WhoHasGone
 from hopline.pipes.hop import Hop, HopRule
 from hopline.pipes.npy import read_npy
 from hopline.pipes.relabel import NodeTablePool
@@ -69,6 +71,7 @@ class DistGraph:
             if self._own_exchange:
                 self.exchange.leave()
             raise
+        self._who_has_gone = WhoHasGone(self.exchange)
 
     def _open(self, path: str | os.PathLike[str], check: str) -> None:
         manifest = self.manifest
@@ -87,6 +90,7 @@ class DistGraph:
         self._draw_order: dict[str, Array] = {}
         self._first_kind = self.exchange.claim(len(Question))
         self.exchange.answer(self.kind(Question.HOP), self._answer_hop)
+        self._lookups = Lookups(self, self._samplers)
 
     def kind(self, question: Question) -> int:
         """Number of a question about this graph."""
@@ -184,11 +188,10 @@ class DistGraph:
         Raises:
             RankError: a rank failed, has gone, or does not answer in time.
         """
-        here, home = self._here(columns)
-        parts, order, bounds = self.placing.sort(columns, here, home)
+        order, bounds = in_order(self.parts_asked(columns), self.book.num_parts)
         asked: dict[int, HopQuestion] = {}
         pieces: list[tuple[int, int]] = []
-        for rank, low, high, numbers, counts in self.placing.by_rank(parts, bounds):
+        for rank, low, high, numbers, counts in self.placing.by_rank(bounds):
             mine = order[low:high]
             asked[rank] = HopQuestion(
                 numbers, counts, columns[mine], rule,
@@ -206,15 +209,53 @@ class DistGraph:
             self.id_dtype,
         )
 
-    def _here(self, columns: Array) -> tuple[Array, Array]:
-        """(whether each column can be drawn for here, and the part that has it)."""
-        here = np.zeros(len(columns), bool)
-        home = np.zeros(len(columns), np.int64)
+    def has_edges(self, sources: Array, columns: Array, edge_type: int = 0) -> Array:
+        """Whether edges exist, as their destinations' owners know.
+
+        Args:
+            sources: integer[n], new fused ids.
+            columns: integer[n], new fused ids, all in range.
+            edge_type: number of their type.
+
+        Returns:
+            bool[n]: whether there is an edge from each source to its column.
+
+        Raises:
+            RankError: a rank failed, has gone, or does not answer in time.
+        """
+        return self._lookups.has_edges(sources, columns, edge_type)
+
+    def node_times(self, name: str) -> Array:
+        """Reads an attribute of integers of all nodes from their owners, once.
+
+        Args:
+            name: of the node attribute.
+
+        Returns:
+            int64[num_nodes], by new fused id.
+
+        Raises:
+            KeyError: there is no such attribute.
+            TypeError, ValueError: it is not one integer a node.
+            RankError: a rank failed, has gone, or does not answer in time.
+        """
+        return self._lookups.node_times(name)
+
+    def parts_asked(self, columns: Array) -> Array:
+        """int64[n]: the part that is asked for each column: its owner, or one here that knows it.
+
+        Args:
+            columns: integer[n], new fused ids.
+
+        Raises:
+            IndexError: an id is out of range.
+        """
+        parts = self.placing.part_of(columns)
         for number, sampler in self._samplers.items():
-            found = sampler.has(columns) & ~here
-            here |= found
-            home[found] = number
-        return here, home
+            near = sampler.near(columns)
+            if near is not None:
+                parts[near] = number
+        return parts
 
     def _answer_hop(self, rank: int, message: list[Array]) -> list[Array]:
         question = HopQuestion.from_message(message)
@@ -252,9 +293,17 @@ class DistGraph:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Closes; after an exception, tells the other ranks that this one has gone."""
+        """Closes; after an exception, tells the other ranks that this one has gone.
+
+        Raises:
+            RankError: instead of an error by which a connection is lost; names the rank that has
+                gone.
+        """
         if self._own_exchange:
+            named = self._who_has_gone(error)
             self.exchange.__exit__(kind, error, traceback)
+            if named is not None:
+                raise named from error
 
     def __repr__(self) -> str:
         return (

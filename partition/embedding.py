@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,11 +11,9 @@ import torch.nn.functional as F
 from torch.autograd.function import once_differentiable
 
 from hopline.partition.dist_graph import DistGraph
-from hopline.partition.first_rows import Init, check_init, first_rows
-from hopline.partition.meeting import Meeting
-from hopline.partition.row_files import RowsByPart, load_rows, save_rows
+from hopline.partition.dist_tensor import DistTensor
+from hopline.partition.first_rows import Init
 from hopline.pipes.checks import check_count, check_id_tensor
-from hopline.pipes.random import Purpose, fold
 
 __all__ = ["DistEmbedding"]
 
@@ -45,10 +41,10 @@ class _Fetched(torch.autograd.Function):
         return (None,) * 5
 
 
-class DistEmbedding:
+class DistEmbedding(DistTensor):
     """A table of learnable rows, one for each node of a type; ids are new ids within the type.
 
-    Of the ranks that share a part the first has its rows. `emb(ids)` fetches rows; gradients that
+    It is a DistTensor whose rows are learnt. `emb(ids)` fetches rows; gradients that
     `backward` leaves are kept until `SparseAdam` or `SparseAdagrad` brings them to the owners. Rows
     are those after the last step, so fetch them where you train, not in a loader that is ahead.
 
@@ -91,37 +87,15 @@ class DistEmbedding:
         seed: int = 0,
         dtype: torch.dtype = torch.float32,
     ) -> None:
-        self.num_rows = graph.book.num_nodes(node_type)
         self.node_type = node_type
         self.dim = check_count(dim, "dim", 1)
-        check_count(seed, "seed")
         if dtype not in DTYPES:
             raise TypeError(f"dtype is {dtype!r}; expected torch.float32 or torch.float64")
-        check_init(init)
-        if isinstance(scale, bool) or not isinstance(scale, int | float):
-            raise TypeError(f"scale is {scale!r}; expected a number")
-        self.dtype = dtype
-        self._graph = graph
-        parts = np.arange(graph.book.num_parts)
-        ranks = graph.exchange.world_size
-        self._owners = parts * ranks // graph.book.num_parts  # rank that has each part's rows
-        number = 0 if node_type is None else list(graph.book.node_types).index(node_type)
-        key = fold(seed, Purpose.EMBEDDING, number)
-        self.rows: RowsByPart = {}
-        for part in parts[self._owners == graph.exchange.rank].tolist():
-            found = graph.parts[part]
-            kind = node_type or ""
-            originals = found.original_nodes[kind][: found.num_own[kind]]
-            self.rows[part] = first_rows(
-                originals.to(torch.int64), self.dim, init, float(scale), key, dtype
-            )
         self._gradients: Kept = []
         self._calls = itertools.count()
         self._anchor = torch.zeros((), device="cpu", requires_grad=True)
-        self.meeting = Meeting(graph.exchange)
-        self._kind = graph.exchange.claim(1)
-        graph.exchange.answer(self._kind, self._answer_read)
-        self.meeting.gather(0)  # nobody asks a rank that has no rows yet
+        super().__init__(graph, node_type, self.dim, dtype, init=init, scale=scale, seed=seed)
+        self.num_rows = self.count()
 
     def __call__(self, ids: torch.Tensor, device: torch.device | str | None = None) -> torch.Tensor:
         """Rows to compute with; gradients come back to them.
@@ -146,44 +120,6 @@ class DistEmbedding:
         device = ids.device if device is None else torch.device(device)
         return F.embedding(places.to(device), rows.to(device))
 
-    def read(self, ids: torch.Tensor) -> torch.Tensor:
-        """Rows as they are, apart from any gradient.
-
-        Args:
-            ids: integer[n], which may repeat.
-
-        Returns:
-            [n, dim], a copy on the CPU.
-
-        Raises:
-            IndexError: an id is out of range.
-            RankError: a rank failed, has gone, or does not answer in time.
-        """
-        owners, local = self.places(ids)
-        ranks = self._owners[owners]
-        asked = {rank: np.flatnonzero(ranks == rank) for rank in np.unique(ranks).tolist()}
-        answers = self._graph.exchange.ask(
-            self._kind, {rank: [owners[mine], local[mine]] for rank, mine in asked.items()}
-        )
-        rows = torch.empty((len(owners), self.dim), dtype=self.dtype, device="cpu")
-        for rank, mine in asked.items():
-            rows[torch.from_numpy(mine)] = torch.from_numpy(answers[rank][0])
-        return rows
-
-    def places(self, ids: torch.Tensor) -> tuple[Array, Array]:
-        """(int64[n] part of each id, int64[n] its row there)."""
-        check_id_tensor(ids, "ids", torch.int64)
-        book = self._graph.book
-        return (
-            book.node_owner(ids, self.node_type).numpy(),
-            book.local_node_ids(ids.detach().cpu(), self.node_type).numpy(),
-        )
-
-    def owners(self, parts: Array) -> Array:
-        """int64[n]: the rank that has each part's rows; it never falls as the part rises."""
-        found: Array = self._owners[parts]
-        return found
-
     def take_gradients(self) -> tuple[torch.Tensor, torch.Tensor] | None:
         """What all calls of `backward` since the last time have left, summed by row.
 
@@ -205,31 +141,6 @@ class DistEmbedding:
         ids = torch.empty(0, dtype=torch.int64, device="cpu")
         return ids, torch.empty((0, self.dim), dtype=self.dtype, device="cpu")
 
-    def save(self, folder: str | os.PathLike[str]) -> None:
-        """Saves all rows, a file a part; collective.
-
-        Args:
-            folder: where to; one for all ranks, or one on each machine.
-
-        Raises:
-            OSError: this rank could not write; what was saved there before is still whole.
-            RankError: another rank could not write, or has gone.
-        """
-        save_rows(self.meeting, Path(folder), self.about(), {"rows": self.rows})
-
-    def load(self, folder: str | os.PathLike[str]) -> None:
-        """Loads all rows, saved by any number of ranks of the same parts; collective.
-
-        Raises:
-            FileNotFoundError: nothing was saved there.
-            ValueError: it is of another embedding, or damaged. No row has changed then.
-            RankError: another rank could not read, or has gone.
-        """
-        _, found = load_rows(self.meeting, Path(folder), self.about(), {"rows": self.rows})
-        for part, rows in found["rows"].items():
-            self.rows[part].copy_(rows)
-        self.meeting.gather(0)  # nobody reads rows of before
-
     def about(self) -> dict[str, Any]:
         """What rows in files belong to."""
         return {
@@ -238,16 +149,6 @@ class DistEmbedding:
             "dim": self.dim,
             "dtype": str(self.dtype).removeprefix("torch."),
         }
-
-    def _answer_read(self, rank: int, message: list[Array]) -> list[Array]:
-        owners, local = message
-        rows = torch.empty((len(owners), self.dim), dtype=self.dtype, device="cpu")
-        for part in np.unique(owners).tolist():
-            if part not in self.rows:
-                raise ValueError(f"rows of part {part} are not here; here are {list(self.rows)}")
-            mine = np.flatnonzero(owners == part)
-            rows[torch.from_numpy(mine)] = self.rows[part][torch.from_numpy(local[mine])]
-        return [rows.numpy()]
 
     def __repr__(self) -> str:
         return f"DistEmbedding({self.node_type!r}, {self.num_rows} rows of {self.dim})"

@@ -1,12 +1,13 @@
-"""Exchange: questions to other ranks and their answers, in rounds of collectives on a thread.
+"""Exchange: questions to other ranks and their answers.
 
-All ranks go through the same rounds: first each tells all others how many bytes it has for whom,
-and if anybody has any, questions go out and answers come back, all to all. In a round every rank
-may ask something else, or nothing; so ranks need not be at the same place of their epochs, and one
-that has finished goes on answering. Where nobody asks, a round is one small message, now and then,
-by which a dead rank is noticed.
+A question goes from the thread that asks straight to the rank that is asked, where a thread waits
+for questions of each other rank, and answers them. So ranks need not be at the same place of their
+epochs, and one that has finished goes on answering. Where several threads ask at once, each has a
+lane of its own.
 
-The rounds have a process group of their own: what else the ranks exchange is not in their way.
+Besides, there is a beat of all ranks, by which a rank that is stopped is noticed where nobody asks
+it, and which ends when all have closed. All this has a process group of its own: what else the
+ranks exchange is not in its way.
 
 A rank that notices that another one is gone closes its connections, so that all others notice at
 once; then a roll call finds out which one it was.
@@ -21,35 +22,38 @@ import os
 import threading
 import time
 import weakref
-from collections import deque
+from collections.abc import Callable, Hashable, Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
 import torch.distributed as dist
 
-from hopline.partition.answers import (
-    Answerer,
-    Message,
-    PendingQuestion,
-    RankError,
-    answer_all,
-    hand_out,
-    text_of,
-)
-from hopline.partition.messages import join, to_bytes
+from hopline.partition.answers import Answerer, Message, RankError, answer, text_of
+from hopline.partition.asking import ask_once
+from hopline.partition.links import ConnectionLost, Links
+from hopline.partition.messages import Incoming, encode
 from hopline.partition.roll_call import RollCall, Verdict
-from hopline.partition.rounds import ConnectionLost, Rounds
+from hopline.partition.serving import (
+    beat,
+    join,
+    lanes_of,
+    let_go,
+    listen,
+    on_thread,
+    start,
+)
 
 __all__ = ["Exchange", "RankError"]
 
-Array = np.ndarray[Any, Any]
-
-SHORTEST_PAUSE, LONGEST_PAUSE = 0.0002, 0.02  # seconds between rounds in which nobody asks
-LEAVE = 5.0  # seconds that leaving waits for a round
-CLOSING = 1  # a rank has nothing more to ask
-LEAVING = 2  # a rank goes without waiting for the others
+PAUSE = 0.02  # seconds until a rank where nobody answers so far is asked again
+SOON = 0.1  # seconds; one thread's wait that is over has others notice, maybe before itself
+SETTLED = 10.0  # seconds in which whoever noticed a loss first finds out whose it is
 WITHOUT_CLOSE = "left the exchange without close(), as after an error of its own"
+
+Array = np.ndarray[Any, Any]
 
 _numbers = itertools.count()  # exchanges of this process: all ranks make them in the same order
 
@@ -62,13 +66,17 @@ class Exchange:
     after an exception, of which the other ranks are told.
 
     Args:
-        timeout: seconds that a round waits for another rank.
+        timeout: seconds to wait for another rank.
 
     Raises:
         RankError: a rank does not make one in time.
         RuntimeError: torchrun has started this process as one of several, and there is no process
             group.
         ValueError: timeout is not above 0 and finite.
+
+    Attributes:
+        rank: of this process.
+        world_size: number of ranks.
     """
 
     def __init__(self, timeout: float = 60.0) -> None:
@@ -88,51 +96,69 @@ class Exchange:
         self._process = os.getpid()
         self._answerers: dict[int, Answerer] = {}
         self._claimed = 0
-        self._questions: deque[PendingQuestion] = deque()
-        self._taken: list[PendingQuestion] = []  # in the round that is under way
-        self._wake = threading.Condition()
-        self._state = 0
+        self._change = threading.Condition()
+        # Under it: lanes that no question is on, and what has become of the exchange.
+        self._lanes = list(range(lanes_of(self.world_size)))
+        self._asking = 0
+        # What is under way: rank that is waited for, until when.
+        self._waits: dict[Hashable, tuple[int, float]] = {}
+        self._closing = self._ended = self._finished = False
         self._error: RankError | None = None
-        self._ended = False
-        self.bytes_sent = 0  # to other ranks, questions and answers
-        self.rounds = 0  # in which somebody asked
-        self._thread: threading.Thread | None = None
-        self._done = threading.Event()  # of the thread
-        self._roll_call: RollCall | None = None
-        if self.world_size == 1:
-            return
+        self._links: Links | None = None
+        if self.world_size > 1:
+            self._connect()
+
+    def _connect(self) -> None:
         itself = weakref.ref(self)
 
         def told(verdict: Verdict) -> None:
             exchange = itself()
-            if exchange is not None:
+            if exchange is not None and exchange._links is not None:  # else it asks, in time
                 exchange._end(exchange._told(verdict.text, verdict.ranks))
 
         name = f"hopline-exchange-{next(_numbers)}"
         roll_call = RollCall(name, self.rank, self.world_size, told)
-        missing = roll_call.start(self.timeout)
-        if missing:
-            names = ", ".join(f"rank {rank}" for rank in missing)
-            raise RankError(
-                f"{names} made no exchange (DistGraph) within {self.timeout:g} s of rank "
-                f"{self.rank}; all ranks make it, in the same order",
-                tuple(missing),
-            )
         try:
-            rounds = Rounds(self.rank, self.world_size, self.timeout)
-        except ConnectionLost as error:
-            verdict = roll_call.verdict()
-            raise self._told(f"{verdict.text} ({error})", verdict.ranks) from None
-        self._roll_call = roll_call
-        # A thread that waits for other ranks keeps nobody alive, and ends before Python does.
-        self._thread = threading.Thread(
-            target=_run,
-            args=(itself, rounds, roll_call, self._done),
-            name="hopline-exchange",
-            daemon=True,
-        )
-        self._thread.start()
+            missing = roll_call.start(self.timeout)
+            if missing is not None:
+                raise self._told(missing.text, missing.ranks)
+            try:
+                links = self._made_links()
+            except ConnectionLost as error:
+                verdict = roll_call.verdict()
+                raise self._told(f"{verdict.text} ({error})", verdict.ranks) from None
+        except RankError:
+            raise
+        except BaseException:  # such as Ctrl-C: the others need not find out
+            roll_call.leave(WITHOUT_CLOSE)
+            raise
+        self._links, self._roll_call, self._nudge = links, roll_call, threading.Event()
+        self._threads = [start(beat, itself, links, self._nudge)]
+        for rank in range(self.world_size):
+            if rank != self.rank:
+                self._threads += [start(listen, itself, links, rank, k) for k in self._lanes]
+        weakref.finalize(self, let_go, links, roll_call, self._threads).atexit = False
         _open.add(self)
+
+    def _made_links(self) -> Links:
+        """Links to all ranks, or `ConnectionLost`.
+
+        On a thread: gloo tries five times, each for the timeout, and hears of no Ctrl-C meanwhile.
+        """
+        making = on_thread(Links, self.rank, self.world_size, self.timeout)
+        try:
+            links: Links = making.result(self.timeout + SETTLED)
+        except BaseException as error:
+            making.add_done_callback(_end_made)
+            if isinstance(error, TimeoutError):
+                raise ConnectionLost("a rank did not connect in time") from None
+            raise
+        return links
+
+    @property
+    def bytes_sent(self) -> int:
+        """Bytes of questions and answers to other ranks so far."""
+        return 0 if self._links is None else self._links.bytes_sent
 
     def claim(self, count: int) -> int:
         """The first of so many kinds of questions that nobody else uses; the same on all ranks."""
@@ -145,21 +171,30 @@ class Exchange:
 
         Args:
             kind: int, of the caller's choice; the same on all ranks.
-            answerer: called with the rank that asks and the arrays, on the exchange's thread, or on
-                the asking one for questions to oneself; returns arrays. An exception is told to
-                whoever asked.
+            answerer: called with the rank that asks and the arrays, on threads of the exchange,
+                several at once, or on the asking one for questions to oneself; returns arrays. An
+                exception is told to whoever asked.
+
+        Raises:
+            ValueError: questions of that kind are answered already.
         """
         if kind in self._answerers:
             raise ValueError(f"questions of kind {kind} are answered already")
         self._answerers[kind] = answerer
 
-    def ask(self, kind: int, messages: dict[int, Message]) -> dict[int, Message]:
+    def ask(
+        self,
+        kind: int,
+        messages: dict[int, Message],
+        meanwhile: Callable[[], None] | None = None,
+    ) -> dict[int, Message]:
         """Asks some ranks, waits, and returns their answers; any thread may call it.
 
         Args:
             kind: of the question.
             messages: `{rank: arrays}`; what is asked of oneself is answered meanwhile, without the
                 exchange.
+            meanwhile: called once when the others have been asked.
 
         Raises:
             RankError: a rank failed while it answered, has gone, or does not answer in time.
@@ -169,31 +204,94 @@ class Exchange:
         """
         if unknown := [rank for rank in messages if not 0 <= rank < self.world_size]:
             raise ValueError(f"there is no rank {unknown[0]}; ranks are below {self.world_size}")
-        others = {
-            rank: to_bytes(message) for rank, message in messages.items() if rank != self.rank
-        }
-        # A copy: the thread takes out who has answered, maybe before this one is through.
-        question = PendingQuestion(kind, dict(others), time.monotonic() + self.timeout)
-        if others:
-            self._submit(question)
+        others = {r: encode(kind, message) for r, message in messages.items() if r != self.rank}
         answers: dict[int, Message] = {}
-        if self.rank in messages:
-            if kind not in self._answerers:
-                raise RuntimeError(f"nobody answers questions of kind {kind}")
-            answers[self.rank] = self._answerers[kind](self.rank, messages[self.rank])
-        if others:
-            answers |= question.future.result()
+
+        def here() -> None:
+            if self.rank in messages:
+                answers[self.rank] = self._answer_myself(kind, messages[self.rank])
+            if meanwhile is not None:
+                meanwhile()
+
+        if not others:
+            here()
+            return answers
+        self._check_process()
+        if threading.current_thread() is not threading.main_thread():
+            return answers | self._ask(kind, here, others)
+        # The main thread hears of Ctrl-C only if it does not wait for other ranks itself. What is
+        # under way comes to its end all the same.
+        replies: dict[int, Message] = on_thread(self._ask, kind, here, others).result()
+        return answers | replies
+
+    def _ask(
+        self, kind: int, here: Callable[[], None], others: dict[int, list[Array]]
+    ) -> dict[int, Message]:
+        deadline = time.monotonic() + self.timeout
+        answers: dict[int, Message] = {}
+        while True:
+            with self._lane() as lane:
+                answers |= self._ask_once(lane, here, others)
+            here, others = _nothing, {r: m for r, m in others.items() if r not in answers}
+            if not others:
+                return answers
+            if time.monotonic() > deadline:
+                rank = min(others)
+                raise RankError(
+                    f"rank {rank} has nobody for questions of kind {kind}; do all ranks make the "
+                    "same DistGraph and DistFeatureStore?",
+                    (rank,),
+                )
+            time.sleep(PAUSE)
+
+    def _ask_once(
+        self, lane: int, here: Callable[[], None], others: dict[int, list[Array]]
+    ) -> dict[int, Message]:
+        """Answers, of those ranks where somebody answers such questions by now."""
+        assert self._links is not None
+        deadline = time.monotonic() + self.timeout
+
+        def seconds_for(rank: int) -> float:
+            self._waits[lane] = rank, deadline
+            return deadline - time.monotonic()
+
+        try:
+            answers, failure = ask_once(self._links, self.rank, lane, others, here, seconds_for)
+        except ConnectionLost as lost:
+            self._lost(str(lost))
+            raise self._why_not() from None
+        except BaseException as own:  # what is under way on the lane is not known any more
+            self._fail(text_of(own))
+            raise
+        finally:
+            self._waits.pop(lane, None)
+        if failure is not None:
+            raise failure
         return answers
 
-    def _submit(self, question: PendingQuestion) -> None:
-        self._check_process()
-        with self._wake:
-            if self._error is not None:
-                raise self._again()
-            if self._state or self._ended or self._thread is None:
-                raise RuntimeError("the exchange is closed")
-            self._questions.append(question)
-            self._wake.notify_all()
+    def _answer_myself(self, kind: int, message: Message) -> Message:
+        if kind not in self._answerers:
+            raise RuntimeError(f"nobody answers questions of kind {kind}")
+        return self._answerers[kind](self.rank, message)
+
+    @contextmanager
+    def _lane(self) -> Iterator[int]:
+        """A lane for one question; waits until one is free."""
+        with self._change:
+            self._change.wait_for(lambda: self._lanes or self._closing or self._ended)
+            if self._closing or self._ended:
+                raise self._why_not()
+            lane = self._lanes.pop()
+            self._asking += 1
+        try:
+            yield lane
+        finally:
+            with self._change:
+                self._lanes.append(lane)
+                self._asking -= 1
+                self._change.notify_all()
+            if self._closing:
+                self._nudge.set()
 
     def _check_process(self) -> None:
         if os.getpid() != self._process:
@@ -208,9 +306,10 @@ class Exchange:
             ranks,
         )
 
-    def _again(self) -> RankError:
-        """The error that ended the exchange, as a new object for each who asks."""
-        assert self._error is not None
+    def _why_not(self) -> Exception:
+        """Why nobody can ask any more, as a new object for each who asks."""
+        if self._error is None:
+            return RuntimeError("the exchange is closed")
         return RankError(str(self._error), self._error.ranks)
 
     def close(self) -> None:
@@ -219,32 +318,36 @@ class Exchange:
         Raises:
             RankError: a rank has gone, or does not answer in time.
         """
-        if self._thread is None:
+        if self._links is None or self._finished:
             return
         self._check_process()
-        self._finish(CLOSING, None)
+        with self._change:
+            self._closing = True
+            self._change.notify_all()
+            self._nudge.set()
+            self._change.wait_for(lambda: self._ended)
+        self._finish()
         if self._error is not None:
-            raise self._again()
+            raise self._why_not()
 
     def leave(self) -> None:
         """Ends without waiting for the other ranks, which are told so; for use after an error."""
-        if self._thread is not None and os.getpid() == self._process:
-            self._finish(LEAVING, LEAVE)
-            if (
-                not self._done.is_set() and self._roll_call is not None
-            ):  # others are busy in their round
+        if self._links is None or self._finished or os.getpid() != self._process:
+            return
+        if self._links.begin_end():
+            # First the reason, then the connections, whose end the others notice.
+            try:
                 self._roll_call.leave(WITHOUT_CLOSE)
+            finally:  # also after a second Ctrl-C
+                self._end(None)
+        self._finish()
 
-    def _finish(self, state: int, seconds: float | None) -> None:
-        thread = self._thread
-        assert thread is not None
-        with self._wake:
-            self._state |= state
-            self._wake.notify_all()
-        # Not by join alone: after Ctrl-C in it, Python 3.11 holds the thread for ended.
-        if self._done.wait(seconds):
-            thread.join()
-        self._thread = None
+    def _finish(self) -> None:
+        """Waits for the threads, which end now that the links do."""
+        with self._change:
+            self._change.wait_for(lambda: self._ended, SETTLED)
+        join(self._threads)
+        self._finished = True
         _open.discard(self)
 
     def __enter__(self) -> Self:
@@ -262,113 +365,61 @@ class Exchange:
             self.leave()
 
     # ---------------------------------------------------------------------------------------------
-    # On the thread
+    # On the threads
 
-    def _take(self, pause: float) -> tuple[int, list[PendingQuestion]]:
-        """The state, and all questions that wait; after a pause, none."""
-        with self._wake:
-            if not self._questions and not self._state:
-                self._wake.wait(pause)
-            self._taken = list(self._questions)
-            self._questions.clear()
-            # Together: after the state says that all is asked, no question comes.
-            return self._state, self._taken
+    def _reply(self, rank: int, question: Incoming) -> list[Array]:
+        return answer(self._answerers, rank, question)
 
-    def _round(self, rounds: Rounds, state: int, questions: list[PendingQuestion]) -> bool | None:
-        """One round; returns whether anybody asked, or None if it was the last one."""
-        outgoing = [
-            join([(q.kind, q.messages[rank]) for q in questions if rank in q.messages])
-            for rank in range(self.world_size)
-        ]
-        table = rounds.gather([state, *(len(data) for data in outgoing)])
-        states, sizes = table[:, 0], table[:, 1:]
-        if state & LEAVING:
-            return None
-        left = np.flatnonzero(states & LEAVING).tolist()
-        if left:
-            names = ", ".join(f"rank {rank}" for rank in left)
-            raise self._told(f"{names} {WITHOUT_CLOSE}", tuple(left))
-        if wrong := np.flatnonzero((sizes < 0).any(axis=1)).tolist():
-            raise self._told(f"rank {wrong[0]} sends a size below 0", tuple(wrong))
-        if not sizes.any():
-            return None if bool((states & CLOSING).all()) else False
-        incoming = rounds.swap(outgoing, sizes[:, self.rank].tolist())
-        answers = [answer_all(self._answerers, rank, data) for rank, data in enumerate(incoming)]
-        lengths = rounds.swap_numbers([len(data) for data in answers])
-        if wrong := [rank for rank, length in enumerate(lengths) if length < 0]:
-            raise self._told(f"rank {wrong[0]} sends a size below 0", tuple(wrong))
-        returned = rounds.swap(answers, lengths)
-        for data in (*outgoing, *answers):
-            self.bytes_sent += len(data)
-        self.rounds += 1
-        again = hand_out(questions, returned, self.rank)
-        with self._wake:
-            self._questions.extendleft(reversed(again))
-            self._taken = []
-        if again:
-            time.sleep(LONGEST_PAUSE)
-        return True
+    def _may_close(self) -> bool:
+        """Whether this rank has nothing more to ask."""
+        with self._change:
+            return self._closing and not self._asking
+
+    def _all_closed(self) -> None:
+        if self._links is not None and self._links.begin_end():
+            self._roll_call.stop()
+            self._end(None)
+
+    def _lost(self, lost: str) -> None:
+        """Finds out who has gone; of all threads that notice, the first does."""
+        assert self._links is not None
+        if self._links.begin_end():
+            self._links.end()
+            now = time.monotonic() + SOON
+            late = {rank for rank, deadline in list(self._waits.values()) if deadline <= now}
+            verdict = self._roll_call.verdict(sorted(late))
+            self._end(self._told(f"{verdict.text} ({lost})", verdict.ranks))
+        else:
+            with self._change:
+                self._change.wait_for(lambda: self._ended, SETTLED)
+
+    def _fail(self, text: str) -> None:
+        """Leaves after an error of the exchange's own."""
+        assert self._links is not None
+        if self._links.begin_end():
+            why = f"left the exchange: {text}"
+            self._roll_call.leave(why)
+            self._end(self._told(f"rank {self.rank} {why}", (self.rank,)))
 
     def _end(self, error: RankError | None) -> None:
         """Whoever waits is told; nobody can ask any more."""
-        with self._wake:
-            if error is not None and self._error is None:
+        assert self._links is not None
+        with self._change:
+            if self._error is None and not self._ended:
                 self._error = error
             self._ended = True
-            waiting = [*self._taken, *self._questions]
-            self._questions.clear()
-        for question in waiting:
-            question.fail(
-                RuntimeError("the exchange is closed") if self._error is None else self._again()
-            )
+            self._change.notify_all()
+        self._links.end()
 
 
-def _run(
-    reference: weakref.ref[Exchange], rounds: Rounds, roll_call: RollCall, done: threading.Event
-) -> None:
-    """The thread's work; it ends when the exchange is closed, or has gone."""
-    error: RankError | None = None
-    why = "left the exchange"
-    try:
-        error, why = _serve(reference, rounds, roll_call)
-    finally:
-        # First the reason, then the connections, whose end the others notice.
-        if why:
-            roll_call.leave(why)
-        else:
-            roll_call.stop()
-        rounds.end()
-        exchange = reference()
-        if exchange is not None:
-            exchange._end(error)
-        done.set()
+def _end_made(making: Future[Links]) -> None:
+    """Ends links that came too late."""
+    if making.exception() is None:
+        making.result().end()
 
 
-def _serve(
-    reference: weakref.ref[Exchange], rounds: Rounds, roll_call: RollCall
-) -> tuple[RankError | None, str]:
-    """Rounds until one is the last: (what whoever asks is told, what the other ranks are told)."""
-    pause = SHORTEST_PAUSE
-    while (exchange := reference()) is not None:
-        state, taken = exchange._take(pause)
-        try:
-            asked = exchange._round(rounds, state, taken)
-        except ConnectionLost as lost:
-            rounds.end()
-            if exchange._state & LEAVING:
-                return None, WITHOUT_CLOSE
-            verdict = roll_call.verdict()
-            return exchange._told(f"{verdict.text} ({lost})", verdict.ranks), ""
-        except RankError as told:
-            return told, ""
-        except BaseException as own:
-            why = f"left the exchange: {text_of(own)}"
-            return exchange._told(f"rank {exchange.rank} {why}", (exchange.rank,)), why
-        if asked is None:
-            return None, ""
-        pause = SHORTEST_PAUSE if asked else min(2 * pause, LONGEST_PAUSE)
-        del exchange, taken
-    return None, "let go of its exchange (DistGraph) without close()"
+def _nothing() -> None:
+    """What is to be done meanwhile when it has been done."""
 
 
 _open: weakref.WeakSet[Exchange] = weakref.WeakSet()
@@ -376,6 +427,6 @@ _open: weakref.WeakSet[Exchange] = weakref.WeakSet()
 
 @atexit.register
 def _leave_all() -> None:
-    """Threads that are in a collective when Python ends would be ended inside torch's code."""
+    """Threads that wait for other ranks when Python ends would be ended inside torch's code."""
     for exchange in list(_open):
         exchange.leave()

@@ -1,7 +1,8 @@
-"""first_rows: what an embedding begins with, the same for any number of parts and ranks."""
+"""first_rows: what new rows begin with, the same for any number of parts and ranks."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -33,25 +34,30 @@ def check_init(init: Any) -> None:
 
 
 def first_rows(
-    originals: torch.Tensor, dim: int, init: Init, scale: float, key: int, dtype: torch.dtype
+    originals: torch.Tensor,
+    size: tuple[int, ...],
+    init: Init,
+    scale: float,
+    key: int,
+    dtype: torch.dtype,
 ) -> torch.Tensor:
-    """Rows of some nodes.
+    """Rows of some nodes or edges.
 
     Args:
         originals: int64[n], their ids in the whole graph.
-        dim: values a row.
-        init: see `DistEmbedding`.
-        scale: see `DistEmbedding`.
+        size: shape of a row.
+        init: see `DistTensor`.
+        scale: see `DistTensor`.
         key: from which all draws follow.
         dtype: of the rows.
 
     Returns:
-        [n, dim].
+        [n, *size].
 
     Raises:
         ValueError: init is a function and returns another shape.
     """
-    shape = (len(originals), dim)
+    shape = (len(originals), *size)
     rows = torch.zeros(shape, dtype=dtype, device="cpu")
     if callable(init):
         given = init(originals)
@@ -60,11 +66,12 @@ def first_rows(
             raise ValueError(f"init returned {got}; expected a tensor of shape {shape}")
         rows.copy_(given.detach())
     elif init != "zeros":
+        dim = math.prod(size)
         step = max(1, BLOCK // dim)
         for low in range(0, len(rows), step):
             ids = originals[low : low + step].numpy()
             values = draw(key, ids, dim, normal=init == "normal") * scale
-            rows[low : low + step] = torch.from_numpy(values)
+            rows[low : low + step] = torch.from_numpy(values.reshape(-1, *size))
     return rows
 
 

@@ -12,7 +12,6 @@ from hopline.pipes.kernels.compiling import kernel
 __all__ = [
     "attachment",
     "copy_columns",
-    "copy_picks",
     "count_cut",
     "count_edges_of_parts",
     "count_ends",
@@ -22,7 +21,6 @@ __all__ = [
     "merge_neighbors",
     "move_nodes",
     "number_edges",
-    "place_picks",
     "stream_nodes",
 ]
 
@@ -301,55 +299,3 @@ def number_edges(edge_types, bounds, out):
         t = np.int64(edge_types[e]) if len(edge_types) > 0 else np.int64(0)
         out[e] = bounds[t]
         bounds[t] += 1
-
-
-# ---------------------------------------------------------------------------------------------
-# Answers of several parts
-
-
-@kernel
-def place_picks(order, num_types, counts, segments):
-    """Running sum of picks in the columns' own order.
-
-    Args:
-        order: int64[n], column of each entry of the answers.
-        num_types: edge types T.
-        counts: int64[n * T], picks, in the order of the answers.
-        segments: int64[n * T + 1], out.
-    """
-    segments[0] = 0
-    for i in range(len(order)):
-        for t in range(num_types):
-            segments[order[i] * num_types + t + 1] = counts[i * num_types + t]
-    for s in range(1, len(segments)):
-        segments[s] += segments[s - 1]
-
-
-@kernel
-def copy_picks(
-    order, num_types, segments, first, neighbors, positions, out_neighbors, out_positions
-):
-    """Copies the picks of some columns to their places.
-
-    Args:
-        order: int64[k], the columns, in the order of the answer.
-        num_types: edge types T.
-        segments: int64[n * T + 1], of all columns.
-        first: pick of the answer at which they begin.
-        neighbors: integer[picks], of the answer.
-        positions: int64[picks], of the answer.
-        out_neighbors: integer[total], out.
-        out_positions: int64[total], out.
-
-    Returns:
-        The pick of the answer behind the last one.
-    """
-    at = first
-    for i in order:
-        low = segments[i * num_types]
-        count = segments[(i + 1) * num_types] - low
-        for j in range(count):
-            out_neighbors[low + j] = neighbors[at + j]
-            out_positions[low + j] = positions[at + j]
-        at += count
-    return at

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import os
 import zlib
+from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal, Self
 from urllib.parse import quote
@@ -169,21 +170,26 @@ class _Document(_Model):
             )
         return loaded
 
-    def check_files(self, folder: Path, *, content: bool) -> None:
+    def check_files(
+        self, folder: Path, *, content: bool, names: Iterable[str] | None = None
+    ) -> None:
         """Compares the files with their digests.
 
         Args:
             folder: what their names are relative to.
             content: read them all; else only their sizes are looked at.
+            names: of the files; None for all.
 
         Raises:
             PartitionError: a file is missing, cut short or changed; names it.
         """
-        for name, expected in self.files.items():
-            path = folder / name
+        for name in self.files if names is None else names:
+            path, expected = folder / name, self.files[name]
             try:
                 size = path.stat().st_size
                 found = digest_of(path) if content and size == expected.size else None
+            except FileNotFoundError:
+                raise PartitionError(f"{path}: no such file; copy the part again") from None
             except OSError as error:
                 raise PartitionError(f"{path}: cannot be read ({error})") from error
             if size != expected.size:
@@ -232,6 +238,10 @@ class PartitionManifest(_Document):
     edge_ranges: dict[str, list[int]]
     quality: dict[str, Any]
     tasks: list[StoredTask]
+
+    def task_files(self) -> list[str]:
+        """Names of the files of the item sets."""
+        return self._named()
 
     def _named(self) -> list[str]:
         sets = [items for task in self.tasks for each in task.sets.values() for items in each]

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from hopline.partition.kernels import copy_picks, place_picks
+from hopline.partition.batch_kernels import copy_picks, place_picks
 from hopline.pipes.hop import Hop, check_picks
 
 __all__ = ["merge_hops"]

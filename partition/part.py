@@ -25,7 +25,7 @@ from hopline.pipes.datasets.ondisk import OnDiskTask
 from hopline.pipes.graph import FusedCSCSamplingGraph
 from hopline.pipes.npy import read_npy
 
-__all__ = ["Part", "load_part", "load_partition", "load_tasks"]
+__all__ = ["Part", "load_part", "load_part_manifest", "load_partition", "load_tasks"]
 
 
 @dataclass(frozen=True)
@@ -80,21 +80,14 @@ def load_part(path: str | os.PathLike[str], number: int, *, check: str = "conten
         PartitionError: a file is missing, damaged, or of another partition; names it.
         ValueError: check or number is out of range.
     """
-    if check not in ("content", "size"):
-        raise ValueError(f"check is {check!r}; expected 'content' or 'size'")
+    _check_choice(check)
     manifest = load_partition(path)
     if check_count(number, "number") >= manifest.num_parts:
         raise ValueError(
             f"number is {number}; the partition has parts 0 to {manifest.num_parts - 1}"
         )
     folder = Path(path) / part_folder(number)
-    found = PartManifest.load(folder / PART_FILE)
-    if (found.partition_id, found.part) != (manifest.partition_id, number):
-        raise PartitionError(
-            f"{folder / PART_FILE}: is part {found.part} of partition {found.partition_id}; "
-            f"expected part {number} of {manifest.partition_id}, as {Path(path) / PARTITION_FILE} "
-            "says: copy the parts of one partition"
-        )
+    found = load_part_manifest(path, manifest, number)
     found.check_files(folder, content=check == "content")
     try:
         graph = FusedCSCSamplingGraph.load(folder / "graph")
@@ -126,13 +119,47 @@ def load_part(path: str | os.PathLike[str], number: int, *, check: str = "conten
     )
 
 
-def load_tasks(path: str | os.PathLike[str], manifest: PartitionManifest) -> list[OnDiskTask]:
+def load_part_manifest(
+    path: str | os.PathLike[str], manifest: PartitionManifest, number: int
+) -> PartManifest:
+    """The description of one part.
+
+    Args:
+        path: the folder that `partition_graph` wrote.
+        manifest: what `load_partition` returns.
+        number: which part.
+
+    Raises:
+        PartitionError: it is missing, damaged, or of another part or partition; names it.
+    """
+    file = Path(path) / part_folder(number) / PART_FILE
+    found = PartManifest.load(file)
+    if (found.partition_id, found.part) != (manifest.partition_id, number):
+        raise PartitionError(
+            f"{file}: is part {found.part} of partition {found.partition_id}; expected part "
+            f"{number} of {manifest.partition_id}, as {Path(path) / PARTITION_FILE} says: copy the "
+            "parts of one partition"
+        )
+    return found
+
+
+def load_tasks(
+    path: str | os.PathLike[str], manifest: PartitionManifest, *, check: str = "content"
+) -> list[OnDiskTask]:
     """The tasks of a partitioned data set, by new ids; item sets are mapped when asked for.
 
-    Their files are not compared with what was written: `manifest.check_files(path, content=True)`
-    does that.
+    Args:
+        path: the folder that `partition_graph` wrote.
+        manifest: what `load_partition` returns.
+        check: see `load_part`; of the files of the item sets.
+
+    Raises:
+        PartitionError: a file is missing, damaged, or of another partition; names it.
+        ValueError: check is something else.
     """
+    _check_choice(check)
     folder = Path(path)
+    manifest.check_files(folder, content=check == "content", names=manifest.task_files())
     tasks = []
     for task in manifest.tasks:
         sources: list[Any] = [
@@ -141,6 +168,11 @@ def load_tasks(path: str | os.PathLike[str], manifest: PartitionManifest) -> lis
         ]
         tasks.append(OnDiskTask(dict(task.metadata), *sources))
     return tasks
+
+
+def _check_choice(check: str) -> None:
+    if check not in ("content", "size"):
+        raise ValueError(f"check is {check!r}; expected 'content' or 'size'")
 
 
 def _source(folder: Path, stored: Any, names: list[str] | None) -> Any:

@@ -29,7 +29,7 @@ def check_features(dataset: Any, graph: FusedCSCSamplingGraph) -> None:
 
     Raises:
         TypeError: values or metadata that no file of a part holds.
-        ValueError: a feature is of an unknown domain or type, or has too few rows.
+        ValueError: a feature is of an unknown domain or type, or has too few or too many rows.
     """
     counts = {"node": _counts(graph.num_nodes), "edge": _counts(graph.num_edges)}
     ids = (graph.edge_attributes or {}).get(ORIGINAL_EDGE_ID)
@@ -62,7 +62,7 @@ def check_features(dataset: Any, graph: FusedCSCSamplingGraph) -> None:
                 f"; the graph has no {ORIGINAL_EDGE_ID}, so rows are those of the edges' places "
                 "among the edges of all types: make it with include_original_edge_id=True"
             )
-        if feature.count() < needed:
+        if feature.count() != needed:
             raise ValueError(f"{what}: has {feature.count()} rows; expected {needed}{hint}")
 
 

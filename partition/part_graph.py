@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from hopline.partition.kernels import copy_columns, mark_sources, number_edges
+from hopline.partition.part_memory import check_part_memory, part_memory
 from hopline.partition.relabel import NewIds
 from hopline.pipes.features.rows import gather
 from hopline.pipes.graph import ORIGINAL_EDGE_ID, FusedCSCSamplingGraph
@@ -82,8 +83,9 @@ def cut_part(
     part: int,
     num_hops: int = 1,
     edge_ids: Array | None = None,
+    max_memory: int | None = None,
 ) -> PartGraph:
-    """Cuts one part out of a graph; memory for 13 bytes a node of the graph, and for the part.
+    """Cuts one part out of a graph; it takes what `part_memory` says.
 
     Args:
         graph: the whole graph, checked.
@@ -91,6 +93,10 @@ def cut_part(
         part: which part.
         num_hops: nodes up to so many hops from an own node are rows of the part.
         edge_ids: int64[num_edges] from `edge_ids_by_position`; needed where num_hops is above 1.
+        max_memory: bytes that it may take; None for any number.
+
+    Raises:
+        MemoryError: it would take more.
     """
     indptr, indices = graph.csc_indptr.numpy(), graph.indices.numpy()
     own = ids.own(part)
@@ -113,6 +119,10 @@ def cut_part(
     complete = levels[fused] <= num_hops
     degrees = np.where(complete, indptr[fused + 1] - indptr[fused], 0)
     part_indptr = np.concatenate([[0], np.cumsum(degrees)]).astype(np.int64)
+    own_edges = sum(ids.edge_ranges[kind][part + 1] - ids.edge_ranges[kind][part]
+                    for kind in ids.edge_types)  # fmt: skip
+    needed = part_memory(graph, len(fused), own_edges, int(part_indptr[-1]))
+    check_part_memory(f"part {part}", int(part_indptr[-1]), needed, max_memory)
     part_indices = np.empty(part_indptr[-1], places.dtype)
     positions = np.empty(part_indptr[-1], np.int64)
     copy_columns(
@@ -151,7 +161,7 @@ def _edge_numbers(
     if edge_ids is None:
         numbers = own_numbers
     else:
-        numbers = np.array(edge_ids[positions])
+        numbers = np.asarray(edge_ids[positions])
         assert np.array_equal(numbers[own_edge], own_numbers)
     before = (graph.edge_attributes or {}).get(ORIGINAL_EDGE_ID)
     original = own_positions if before is None else gather(before, own_positions).numpy()

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import torch
 
+from hopline.partition.batch_kernels import own_rows, take
 from hopline.partition.part import Part
-from hopline.pipes.features.rows import gather
+from hopline.pipes.features.buffers import empty_array
 from hopline.pipes.graph import ORIGINAL_EDGE_ID
 from hopline.pipes.hop import Hop, HopRule, sample_hop
-from hopline.pipes.kernels import cpu
 
 __all__ = ["PartSampler"]
 
@@ -47,9 +47,12 @@ class PartSampler:
             fused += [torch.arange(first, first + own[t]), part.halo[kind] + int(offsets[t])]
             original.append(part.original_nodes[kind] + int(offsets[t]))
         # By row: new fused ids, and fused ids in the whole graph, which key the draws.
-        self._fused = torch.cat(fused).to(id_dtype)
-        self.original = torch.cat(original)
+        self._fused = torch.cat(fused).to(id_dtype).numpy()
+        self._original = torch.cat(original).numpy()
+        assert part.graph.edge_attributes is not None
+        self._edge_ids = part.graph.edge_attributes[ORIGINAL_EDGE_ID].numpy()
         self._names: Array | None = None  # made when LABOR first asks for them
+        self._halo: tuple[Array, Array] | None = None  # made when edges are first asked for
         # Halo nodes that have their in-edges here too, by new fused ids, ascending.
         complete = [part.halo_hops[kind] < num_hops for kind in kinds]
         self._near = np.concatenate(
@@ -61,19 +64,16 @@ class PartSampler:
              for start, count, near in zip(self._row_starts, own, complete, strict=True)]
         ).astype(np.int64)  # fmt: skip
 
-    def has(self, columns: Array) -> Array:
-        """bool[n]: whether the part has all in-edges of each column, itself or in its halo.
+    def near(self, columns: Array) -> Array | None:
+        """bool[n]: halo nodes that have all their in-edges here too; None where the part has none.
 
         Args:
             columns: integer[n], new fused ids.
         """
-        kinds = np.searchsorted(self._offsets, columns, side="right") - 1
-        local = columns - self._first[kinds]
-        mine = (local >= 0) & (local < self._own[kinds])
-        if len(self._near):
-            at = np.minimum(np.searchsorted(self._near, columns), len(self._near) - 1)
-            mine |= self._near[at] == columns
-        found: Array = mine
+        if not len(self._near):
+            return None
+        at = np.minimum(np.searchsorted(self._near, columns), len(self._near) - 1)
+        found: Array = self._near[at] == columns
         return found
 
     def rows(self, columns: Array) -> Array:
@@ -82,23 +82,18 @@ class PartSampler:
         Raises:
             IndexError: it has not.
         """
-        bad = int(cpu.first_out_of_range(columns, 0, int(self._offsets[-1])))
-        if bad < 0:
-            missing = np.flatnonzero(~self.has(columns))
-            bad = int(missing[0]) if len(missing) else -1
-        if bad >= 0:
-            raise IndexError(
-                f"part {self.part.number} has no node {columns[bad]} (new fused id); do all ranks "
-                "have the same partition?"
-            )
-        kinds = np.searchsorted(self._offsets, columns, side="right") - 1
-        local = columns.astype(np.int64) - self._first[kinds]
-        rows = local + self._row_starts[kinds]
-        other = np.flatnonzero((local < 0) | (local >= self._own[kinds]))
-        if len(other):
-            rows[other] = self._near_rows[np.searchsorted(self._near, columns[other])]
-        found: Array = rows
-        return found
+        rows = np.empty(len(columns), np.int64)
+        if own_rows(columns, self._offsets, self._first, self._own, self._row_starts, rows):
+            others = np.flatnonzero(rows < 0)
+            near = self.near(columns[others])
+            if near is None or not near.all():
+                bad = columns[others[0 if near is None else np.argmin(near)]]
+                raise IndexError(
+                    f"part {self.part.number} has no node {bad} (new fused id); do all ranks have "
+                    "the same partition?"
+                )
+            rows[others] = self._near_rows[np.searchsorted(self._near, columns[others])]
+        return rows
 
     def sample(
         self, columns: Array, rule: HopRule, times: Array | None, earliest: Array | None
@@ -110,21 +105,84 @@ class PartSampler:
             KeyError, ValueError: as `sample_hop`.
         """
         rows = self.rows(columns)
-        keys = gather(self.original, rows).numpy()
+        keys = _taken(self._original, rows)
         names = None if rule.layer is None else self._source_names()
         hop = sample_hop(self.part.graph, rows, keys, rule, times, earliest, names)
-        assert self.part.graph.edge_attributes is not None
-        ids = self.part.graph.edge_attributes[ORIGINAL_EDGE_ID]
         return Hop(
             hop.segments,
             hop.num_types,
-            gather(self._fused, hop.neighbors).numpy(),
-            gather(ids, hop.positions).numpy(),
+            _taken(self._fused, hop.neighbors),
+            _taken(self._edge_ids, hop.positions),
         )
+
+    def has_edges(self, sources: Array, columns: Array, edge_type: int) -> Array:
+        """bool[n]: whether there is an edge of a type from each source to its column.
+
+        Args:
+            sources: integer[n], new fused ids of any nodes.
+            columns: integer[n], new fused ids.
+            edge_type: its number.
+
+        Raises:
+            IndexError: a column is not here, or there is no such type.
+        """
+        kinds = self.part.book.edge_types
+        if not 0 <= edge_type < len(kinds):
+            raise IndexError(f"edge type {edge_type} is outside [0, {len(kinds)}): {kinds}")
+        return self.part.graph.has_edges(self._source_rows(sources), self.rows(columns), edge_type)
+
+    def node_times(self, name: str, kind: int) -> Array:
+        """int64[own nodes]: an attribute of integers of the own nodes of a type.
+
+        Args:
+            name: of the attribute.
+            kind: number of the node type.
+
+        Raises:
+            KeyError, TypeError, ValueError: as `attribute_array`.
+        """
+        low = int(self._row_starts[kind])
+        return self.part.graph.node_times(name)[low : low + int(self._own[kind])]
+
+    def _source_rows(self, nodes: Array) -> Array:
+        """int64[n]: rows of nodes, of own ones and halo; -1 for nodes that have none."""
+        kinds = np.searchsorted(self._offsets, nodes, side="right") - 1
+        # What is no node of the graph is in no halo either.
+        kinds = np.clip(kinds, 0, len(self._first) - 1)
+        local = nodes.astype(np.int64) - self._first[kinds]
+        rows = local + self._row_starts[kinds]
+        other = np.flatnonzero((local < 0) | (local >= self._own[kinds]))
+        rows[other] = -1
+        halo, places = self._halo_rows()
+        if len(halo) and len(other):
+            at = np.minimum(np.searchsorted(halo, nodes[other]), len(halo) - 1)
+            known = halo[at] == nodes[other]
+            rows[other[known]] = places[at[known]]
+        found: Array = rows
+        return found
+
+    def _halo_rows(self) -> tuple[Array, Array]:
+        """(new fused ids of the halo, ascending; the row of each)."""
+        if self._halo is None:
+            ids, rows = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+            for t, kind in enumerate(self.part.book.node_types):
+                halo = self.part.halo[kind].numpy() + int(self._offsets[t])
+                ids.append(halo)
+                rows.append(int(self._row_starts[t] + self._own[t]) + np.arange(len(halo)))
+            self._halo = np.concatenate(ids), np.concatenate(rows)
+        return self._halo
 
     def _source_names(self) -> Array:
         """integer[num_edges]: fused ids in the whole graph of the edges' sources."""
         if self._names is None:
-            names = gather(self.original, self.part.graph.indices.numpy())
-            self._names = names.to(self._fused.dtype).numpy()
+            names = np.empty(self.part.graph.total_num_edges, self._fused.dtype)
+            take(self._original, self.part.graph.indices.numpy(), names)
+            self._names = names  # whole: several threads answer at once
         return self._names
+
+
+def _taken(source: Array, places: Array) -> Array:
+    """Values at places, in memory of the pool."""
+    out = empty_array(len(places), source.dtype)
+    take(source, places, out)
+    return out

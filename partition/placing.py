@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from hopline.partition.batch_kernels import find_parts, sort_parts
 from hopline.partition.book import PartitionBook
 
-__all__ = ["Placing"]
+__all__ = ["Placing", "in_order"]
 
 Array = np.ndarray[Any, Any]
 
@@ -51,14 +52,14 @@ class Placing:
             self.ranks = np.arange(parts) // (parts // world_size)
         counts = [book.num_nodes(kind) for kind in book.node_types]
         self.offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
-        # First fused id of each part of each type: the part of an id is that of the last which
-        # begins at or below it; empty parts share it with the next.
+        # First fused id of each part of each type, and the end; empty parts share it with the next.
         self._starts = np.array(
             [
                 low + book.node_range(part, kind).start
                 for kind, low in zip(book.node_types, self.offsets.tolist(), strict=False)
                 for part in range(parts)
-            ],
+            ]
+            + [int(self.offsets[-1])],
             np.int64,
         )
 
@@ -74,33 +75,43 @@ class Placing:
 
         Args:
             columns: integer[n], new fused ids.
-        """
-        found: Array = (np.searchsorted(self._starts, columns, side="right") - 1) % self._num_parts
-        return found
 
-    def sort(self, columns: Array, here: Array, home: Array) -> tuple[Array, Array, Array]:
-        """Puts columns in the order of who is asked.
+        Raises:
+            IndexError: an id is out of range.
+        """
+        parts = np.empty(len(columns), np.int64)
+        bad = find_parts(columns, self._starts, self._num_parts, parts)
+        if bad >= 0:
+            raise IndexError(
+                f"node {columns[bad]} (new fused id) is outside [0, {self._starts[-1]})"
+            )
+        return parts
+
+    def by_rank(self, bounds: Array) -> Iterator[tuple[int, int, int, Array, Array]]:
+        """(rank, begin, end, its parts, how many of each) of each rank that is asked.
 
         Args:
-            columns: integer[n], new fused ids.
-            here: bool[n], whether one of the own parts can answer.
-            home: int64[n], which one, where here.
-
-        Returns:
-            (int64[n] part that is asked for each, int64[n] the columns' order by rank and part,
-            int64[ranks + 1] where each rank's begin in that order).
+            bounds: int64[num_parts + 1], where those of each part begin, in the order of parts.
         """
-        parts = np.where(here, home, self.part_of(columns))
-        ranks = np.where(here, self.ranks[self.own_parts[0]], self.ranks[parts])
-        order = np.lexsort((parts, ranks))
-        most = int(ranks.max()) + 1 if len(ranks) else 0
-        bounds = np.searchsorted(ranks[order], np.arange(most + 1))
-        return parts[order], order, bounds
+        counts = np.diff(bounds)
+        asked = np.flatnonzero(counts)
+        ranks = self.ranks[asked]  # ascending, as the parts are
+        for rank in dict.fromkeys(ranks.tolist()):
+            numbers = asked[ranks == rank]
+            low, high = int(bounds[numbers[0]]), int(bounds[numbers[-1] + 1])
+            yield rank, low, high, numbers.astype(np.int64), counts[numbers]
 
-    def by_rank(self, parts: Array, bounds: Array) -> Iterator[tuple[int, int, int, Array, Array]]:
-        """(rank, begin, end, its parts, columns of each) of each rank that is asked."""
-        for rank in range(len(bounds) - 1):
-            low, high = int(bounds[rank]), int(bounds[rank + 1])
-            if low < high:
-                numbers, counts = np.unique(parts[low:high], return_counts=True)
-                yield rank, low, high, numbers.astype(np.int64), counts.astype(np.int64)
+
+def in_order(parts: Array, num_parts: int) -> tuple[Array, Array]:
+    """Puts nodes or edges in the order of their parts.
+
+    Args:
+        parts: integer[n], of each.
+        num_parts: number of parts P.
+
+    Returns:
+        (int64[n] the order, int64[P + 1] where those of each part begin in it).
+    """
+    order, bounds = np.empty(len(parts), np.int64), np.empty(num_parts + 1, np.int64)
+    sort_parts(parts, order, bounds)
+    return order, bounds

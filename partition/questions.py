@@ -10,7 +10,7 @@ import numpy as np
 
 from hopline.pipes.hop import HopRule
 
-__all__ = ["HopQuestion", "Question"]
+__all__ = ["EdgeQuestion", "HopQuestion", "Question"]
 
 Array = np.ndarray[Any, Any]
 
@@ -24,7 +24,8 @@ class Question(IntEnum):
     HOP = 0
     READ = 1
     UPDATE = 2
-    ROWS = 3
+    EDGES = 3
+    NODE_TIMES = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,3 +113,46 @@ class HopQuestion:
         if earliest is not None and len(earliest) == 0 and len(columns):
             earliest = None
         return HopQuestion(parts, counts, columns, rule, times, earliest)
+
+
+@dataclass(frozen=True, slots=True)
+class EdgeQuestion:
+    """Whether there are edges to nodes of some parts.
+
+    Attributes:
+        edge_type: number of the edges' type.
+        parts: int64[k], the parts that are asked.
+        counts: int64[k], pairs of each.
+        sources: integer[n], new fused ids, those of one part after those of another.
+        columns: integer[n], new fused ids.
+    """
+
+    edge_type: int
+    parts: Array
+    counts: Array
+    sources: Array
+    columns: Array
+
+    def to_message(self) -> list[Array]:
+        """As arrays."""
+        words = np.array([self.edge_type], np.int64)
+        return [words, self.parts, self.counts, self.sources, self.columns]
+
+    @staticmethod
+    def from_message(message: list[Array]) -> EdgeQuestion:
+        """From arrays of another rank.
+
+        Raises:
+            ValueError: they are no such question.
+        """
+        if len(message) != 5 or any(a.ndim != 1 or a.dtype.kind != "i" for a in message):
+            raise ValueError("a question for edges is not five arrays of integers")
+        words, parts, counts, sources, columns = message
+        if (
+            len(words) != 1
+            or len(parts) != len(counts)
+            or (counts < 0).any()
+            or not int(counts.sum()) == len(sources) == len(columns)
+        ):
+            raise ValueError("a question for edges does not fit together")
+        return EdgeQuestion(int(words[0]), parts, counts, sources, columns)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch.distributed as dist
 
@@ -16,6 +17,10 @@ GRACE = 3.0  # seconds for the others to notice as well
 LOOK = 0.5  # seconds between looks whether another rank has called
 STEP = 0.05  # seconds between looks once one has
 LINGER = 2.0  # seconds that rank 0, whose end takes the store away, waits for the others to read
+GONE = "has gone, is stopped or cannot be reached"
+GONE_ALL = "have gone, are stopped or cannot be reached"
+LATE = "lives, but does not answer in time"
+LATE_ALL = "live, but do not answer in time"
 LONGEST = 2000  # characters of a verdict
 
 
@@ -47,28 +52,32 @@ class RollCall:
     def __init__(
         self, name: str, rank: int, world_size: int, told: Callable[[Verdict], None]
     ) -> None:
-        self._name, self._rank = name, rank
+        self._name, self._rank, self._world_size = name, rank, world_size
         self._others = [other for other in range(world_size) if other != rank]
         self._told = told
-        # A connection of its own: another thread may be waiting on the common one.
-        store = dist.distributed_c10d._get_default_store()
-        self._store = store.clone() if hasattr(store, "clone") else store
+        self._store: Any = None  # the thread's
         self._wake = threading.Event()
         self._missing: list[int] | None = None
         self._complete = threading.Event()
         self._noticed = False
+        self._late: Sequence[int] = ()
         self._why: str | None = None
         self._verdict: Verdict | None = None
         self._settled = threading.Event()
 
-    def start(self, timeout: float) -> list[int]:
-        """Waits for all ranks to do this, and returns those that have not in time."""
+    def start(self, timeout: float) -> Verdict | None:
+        """Waits for all ranks to do this, and returns which have not in time."""
         self._thread = threading.Thread(
             target=self._run, args=(timeout,), name="hopline-roll-call", daemon=True
         )
         self._thread.start()
         self._complete.wait(timeout + GRACE)
-        return [0] if self._missing is None else self._missing
+        if self._missing is None:
+            return self._verdict or self._without_store()
+        if not self._missing:
+            return None
+        text = f"{_names(self._missing)} made no exchange (DistGraph) within {timeout:g} s"
+        return Verdict(tuple(self._missing), f"{text}; all ranks make it, in the same order")
 
     def stop(self) -> None:
         """Ends the thread: there is nothing more to watch."""
@@ -81,8 +90,13 @@ class RollCall:
         self._wake.set()
         self._settled.wait(LINGER)
 
-    def verdict(self) -> Verdict:
-        """Calls, and returns the verdict after some seconds; the same on all ranks."""
+    def verdict(self, late: Sequence[int] = ()) -> Verdict:
+        """Calls, and returns the verdict after some seconds; the same on all ranks.
+
+        Args:
+            late: ranks that this one has waited for in vain.
+        """
+        self._late = late
         self._noticed = True
         self._wake.set()
         self._settled.wait(GRACE + LINGER + 1.0)
@@ -93,6 +107,9 @@ class RollCall:
 
     def _run(self, timeout: float) -> None:
         try:
+            # A connection of its own: another thread may be waiting on the common one.
+            store = dist.distributed_c10d._get_default_store()
+            self._store = store.clone() if hasattr(store, "clone") else store
             self._missing = self._gather(timeout)
             self._complete.set()
             if self._missing:
@@ -122,6 +139,8 @@ class RollCall:
             time.sleep(STEP / 10)
 
     def _settle(self) -> None:
+        for other in self._late:
+            self._set(f"late/{other}")
         self._set("call")
         self._set(f"alive/{self._rank}")
         deadline: float | None = None
@@ -161,9 +180,14 @@ class RollCall:
             return None
         silent = [other for other in gone if not self._has(f"alive/{other}")]
         if silent:
-            return Verdict(tuple(silent), f"{_names(silent)} has gone or is stopped")
+            return Verdict(
+                tuple(silent), f"{_names(silent)} {GONE if len(silent) == 1 else GONE_ALL}"
+            )
         if gone:
-            return Verdict(tuple(gone), f"{_names(gone)} lives, but does not answer in time")
+            return Verdict(tuple(gone), f"{_names(gone)} {LATE if len(gone) == 1 else LATE_ALL}")
+        late = [rank for rank in range(self._world_size) if self._has(f"late/{rank}")]
+        if late:
+            return Verdict(tuple(late), f"{_names(late)} {LATE if len(late) == 1 else LATE_ALL}")
         return Verdict((), "ranks have lost their connections, though all of them live")
 
     def _linger(self, gone: tuple[int, ...]) -> None:
@@ -178,9 +202,9 @@ class RollCall:
 
     def _without_store(self) -> Verdict:
         if self._rank and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
-            text = "rank 0's machine has gone or is stopped, and the store that its torchrun keeps"
+            text = f"rank 0's machine {GONE}, and the store that its torchrun keeps"
         elif self._rank:
-            text = "rank 0 has gone or is stopped, and the store that it keeps"
+            text = f"rank 0 {GONE}, and the store that it keeps"
         else:
             return Verdict((), "a rank has gone, and so has the store that would tell which")
         return Verdict((0,), text)

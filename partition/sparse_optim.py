@@ -40,6 +40,8 @@ class SparseOptimizer:
     def __init__(
         self, embeddings: Sequence[DistEmbedding], lr: float, eps: float, average: bool
     ) -> None:
+        if isinstance(embeddings, DistEmbedding):
+            raise TypeError("embeddings is one DistEmbedding; expected a list of them: [emb]")
         self.embeddings = list(embeddings)
         if not self.embeddings or not all(isinstance(e, DistEmbedding) for e in self.embeddings):
             raise TypeError(f"embeddings are {self.embeddings!r}; expected some DistEmbedding")

@@ -44,7 +44,7 @@ def check_tasks(
         PartitionError: something differs; names the task, the set and the column.
     """
     starts = dict(zip(node_types_of(dataset.graph), offsets.tolist(), strict=False))
-    found = load_tasks(path, manifest)
+    found = load_tasks(path, manifest, check="size")  # all files have been read
     if len(found) != len(dataset.tasks):
         raise PartitionError(f"there are {len(found)} tasks; expected {len(dataset.tasks)}")
     for number, (task, expected) in enumerate(zip(found, dataset.tasks, strict=True)):

@@ -24,12 +24,14 @@ from hopline.partition.manifest import (
 )  # fmt: skip
 from hopline.partition.part_features import check_features, write_features
 from hopline.partition.part_graph import PartGraph, cut_part, edge_ids_by_position
+from hopline.partition.part_memory import check_part_memory, mapping_memory, part_memory
 from hopline.partition.relabel import NewIds
 from hopline.partition.task_items import check_tasks, store_tasks
 from hopline.pipes.checks import check_count
 from hopline.pipes.datasets import location
 from hopline.pipes.datasets.npy_writer import NpyWriter
 from hopline.pipes.graph import FusedCSCSamplingGraph
+from hopline.pipes.usable_memory import usable_memory
 
 __all__ = ["partition_graph"]
 
@@ -80,7 +82,8 @@ def partition_graph(
         recursive: see `assign_nodes`.
         eps: see `assign_nodes`.
         seed: see `assign_nodes`.
-        max_memory: see `assign_nodes`.
+        max_memory: bytes that may be used beside the graph and its features, for the assignment and
+            then for a part at a time; None asks the system.
         overwrite: replace an earlier partition in the folder.
 
     Returns:
@@ -91,7 +94,8 @@ def partition_graph(
         TypeError, ValueError, IndexError: an argument is of wrong kind or value, or a seed of the
             data set is no node.
         FileExistsError: there is something in the folder.
-        MemoryError, RuntimeError: as `assign_nodes`.
+        MemoryError: the method, or writing a part, would take more than max_memory.
+        RuntimeError: as `assign_nodes`.
         OSError: a file cannot be written.
     """
     graph = getattr(dataset, "graph", dataset)
@@ -117,7 +121,11 @@ def partition_graph(
         eps=eps, recursive=recursive, objective=objective, seed=seed, max_memory=max_memory,
     )  # fmt: skip
     ids = NewIds(graph, assignment.parts.numpy(), num_parts)
-    with location.locked(folder, WAIT), location.working_folder(folder) as work:
+    room = usable_memory() if max_memory is None else max_memory
+    if return_mapping:
+        room -= mapping_memory(graph)
+    _check_largest(graph, ids, room)
+    with location.locked(folder, WAIT, "partitioning"), location.working_folder(folder) as work:
         _check_target(folder, overwrite)
         identity = secrets.token_hex(16)
         edge_ids: Array | None = None
@@ -130,7 +138,7 @@ def partition_graph(
             edge_ids_by_position(graph, ids, edge_ids)
         originals = []
         for part in range(num_parts):
-            cut = cut_part(graph, ids, part, num_hops, edge_ids)
+            cut = cut_part(graph, ids, part, num_hops, edge_ids, room)
             _write_part(dataset, ids, part, cut, work / part_folder(part), identity)
             if return_mapping:
                 originals.append(cut.edges)
@@ -164,6 +172,15 @@ def partition_graph(
         ).save(work / PARTITION_FILE)
         location.publish(work, folder)
     return _mapping(ids, originals) if return_mapping else None
+
+
+def _check_largest(graph: FusedCSCSamplingGraph, ids: NewIds, room: int) -> None:
+    """Refuses parts that are too large before any is written; without the edges of the halo."""
+    edges = sum(np.diff(ids.edge_ranges[kind]) for kind in ids.edge_types)
+    if len(ids.edge_types):
+        part = int(np.argmax(edges))
+        most = int(np.max(edges))
+        check_part_memory(f"part {part}", most, part_memory(graph, 0, most, most), room)
 
 
 def _plain(ids: Mapping[str, int] | None) -> dict[str, int] | None:

@@ -57,7 +57,7 @@ def main(arguments: Sequence[str] | None = None, commands: Sequence[Command] | N
     options = parser.parse_args(arguments)
     try:
         known[options.command].run(options)
-    except (ValueError, OSError, RuntimeError, MemoryError) as error:
+    except (ValueError, IndexError, OSError, RuntimeError, MemoryError) as error:
         print(f"hopline: error: {error}", file=sys.stderr)
         return 1
     return 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -14,7 +14,16 @@ from hopline.pipes.features.buffers import empty_array
 from hopline.pipes.kernels import edges as kernels
 from hopline.pipes.kernels.dispatch import on_device
 
-__all__ = ["add_reverse_edges", "check_edges", "check_reverse_etypes", "unlisted_edges"]
+if TYPE_CHECKING:
+    from hopline.pipes.graph import FusedCSCSamplingGraph
+
+__all__ = [
+    "add_reverse_edges",
+    "check_edges",
+    "check_reverse_etypes",
+    "has_edges",
+    "unlisted_edges",
+]
 
 Edges = torch.Tensor | dict[str, torch.Tensor]
 Array = np.ndarray[Any, Any]
@@ -202,3 +211,30 @@ def _damaged(column: int, indices: torch.Tensor, rows: torch.Tensor | None) -> V
 def _array(tensor: torch.Tensor) -> Array:
     array: Array = tensor.cpu().contiguous().numpy()
     return array
+
+
+def has_edges(
+    graph: FusedCSCSamplingGraph, sources: Array, columns: Array, edge_type: int = 0
+) -> Array:
+    """bool[n]: whether there is an edge of a type from each source to its column.
+
+    Args:
+        graph: a graph in host memory.
+        sources: int64[n], fused ids.
+        columns: int64[n], fused ids, all in range.
+        edge_type: its number; not read of a graph without types.
+
+    Raises:
+        ValueError: the graph is damaged.
+    """
+    found = np.empty(len(columns), bool)
+    kinds = NO_TYPES if graph.type_per_edge is None else graph.type_per_edge.numpy()
+    bad = kernels.find_edges(
+        graph.csc_indptr.numpy(), graph.indices.numpy(), kinds, edge_type, sources, columns, found
+    )
+    if bad >= 0:
+        raise ValueError(f"csc_indptr is damaged at node {columns[bad]}: {graph}")
+    return found
+
+
+NO_TYPES: Array = np.empty(0, np.uint8)

@@ -23,6 +23,7 @@ from hopline.pipes.checks import (
     check_name,
     check_rows,
 )
+from hopline.pipes.edges import has_edges
 from hopline.pipes.graph_attributes import AttributeArrays, find_attribute
 from hopline.pipes.hop import Hop, HopRule, sample_hop
 from hopline.pipes.kernels import cpu, typed
@@ -228,6 +229,10 @@ class FusedCSCSamplingGraph:
         """Draws in-edges of each column; see `hopline.pipes.hop.sample_hop`."""
         return sample_hop(self, columns, node_ids, rule, times, earliest)
 
+    def has_edges(self, sources: Array, columns: Array, edge_type: int = 0) -> Array:
+        """bool[n]: whether each source has an edge to its column; see `pipes.edges.has_edges`."""
+        return has_edges(self, sources, columns, edge_type)
+
     def sample_neighbors(
         self,
         seeds: torch.Tensor | dict[str, torch.Tensor],
@@ -350,6 +355,10 @@ class FusedCSCSamplingGraph:
     def id_dtype(self) -> torch.dtype:
         """Of node ids, fused or within a type: int32 or int64."""
         return self.indices.dtype
+
+    def node_times(self, name: str) -> Array:
+        """int64[num_nodes]: an attribute of integers, by fused id; raises as `attribute_array`."""
+        return self.attribute_array("node", name, np.int64)
 
     def check(self) -> None:
         """Refuses arrays that no kernel may be given; samplers call it for each mini-batch.

@@ -3,12 +3,13 @@
 python examples/distributed/link_prediction.py parts --prepare debian --num-ranks 2
 python examples/distributed/link_prediction.py parts --num-ranks 2      # once it is prepared
 
-Under torchrun as node_classification.py in this folder.
+Under torchrun or hopline launch as node_classification.py in this folder.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import time
 from types import SimpleNamespace
@@ -105,7 +106,9 @@ def run_rank(rank, world_size, device, args):
 
 def main():
     p = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    p.add_argument("parts", help="folder of the parts, whose first task has edges as seeds")
+    p.add_argument("parts", nargs="?", default=os.environ.get("HOPLINE_PARTS"),
+                   help="folder of the parts, whose first task has edges as seeds "
+                   "(default: HOPLINE_PARTS)")  # fmt: skip
     p.add_argument("--prepare", metavar="NAME", help="make the parts of a built-in data set first")
     p.add_argument("--num-ranks", type=int, default=2, help="ranks that this script starts")
     p.add_argument("--fanout", type=lambda s: [int(n) for n in s.split(",")], default=[10, 10])
@@ -119,6 +122,8 @@ def main():
     p.add_argument("--seed", type=int, default=0)
     p.add_argument("--timeout", type=float, default=60.0, help="seconds to wait for another rank")
     args = p.parse_args()
+    if args.parts is None:
+        p.error("name the folder of the parts, or set HOPLINE_PARTS")
     try:
         if dist.is_torchelastic_launched():  # by torchrun, which says how many ranks there are
             join_ranks(run_rank, args, timeout=args.timeout)

@@ -8,11 +8,16 @@ On several machines, each with partition.yaml, tasks, new_ids and its own parts,
 
 torchrun --nnodes 2 --node-rank 0 --nproc-per-node 1 --master-addr HOST --master-port 29500 \
     examples/distributed/node_classification.py parts
+
+Or all at once, over ssh:
+
+hopline launch --hosts hosts.txt --parts parts -- examples/distributed/node_classification.py
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import time
 
@@ -79,7 +84,9 @@ def run_rank(rank, world_size, device, args):
 
 def main():
     p = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    p.add_argument("parts", help="folder that `hopline partition` wrote")
+    p.add_argument("parts", nargs="?", default=os.environ.get("HOPLINE_PARTS"),
+                   help="folder that `hopline partition` wrote "
+                   "(default: HOPLINE_PARTS)")  # fmt: skip
     p.add_argument("--num-ranks", type=int, default=2, help="ranks that this script starts")
     p.add_argument("--fanout", type=lambda s: [int(n) for n in s.split(",")], default=[10, 10, 10])
     p.add_argument("--batch-size", type=int, default=512, help="seeds a rank and mini-batch")
@@ -93,6 +100,8 @@ def main():
     p.add_argument("--checkpoint", help="folder for the checkpoint, on a disk that all ranks see")
     p.add_argument("--resume", action="store_true", help="go on from the checkpoint, if any")
     args = p.parse_args()
+    if args.parts is None:
+        p.error("name the folder of the parts, or set HOPLINE_PARTS")
     try:
         if dist.is_torchelastic_launched():  # by torchrun, which says how many ranks there are
             join_ranks(run_rank, args, timeout=args.timeout)

@@ -142,12 +142,13 @@ def _workers(folder: Path) -> list[Path]:
 
 
 @contextlib.contextmanager
-def locked(folder: Path, timeout: float) -> Iterator[None]:
+def locked(folder: Path, timeout: float, doing: str = "preprocessing") -> Iterator[None]:
     """Holds the folder's lock; then nobody else makes or replaces it.
 
     Args:
         folder: the result's folder; its parent is made if need be.
         timeout: seconds to wait for another process, on a clock of its own.
+        doing: what is done with the folder, for messages: "preprocessing" or "partitioning".
 
     Raises:
         TimeoutError: another process held the lock all that time; names it.
@@ -167,16 +168,17 @@ def locked(folder: Path, timeout: float) -> Iterator[None]:
             owners = [name.split(".tmp-")[1] for name in names if ".tmp-" in name]
             who = f"process {owners[0].rsplit('-', 1)[0]}" if owners else "another process"
             if waited >= timeout:
+                longer = ", or give a longer wait_timeout" if doing == "preprocessing" else ""
                 raise TimeoutError(
-                    f"{folder}: {who} (host-pid) has been preprocessing for more than "
-                    f"{timeout:.0f} s; wait for it, end it, or give a longer wait_timeout"
+                    f"{folder}: {who} (host-pid) has been {doing} for more than {timeout:.0f} s; "
+                    f"wait for it, end it{longer or ', or give another folder'}"
                 ) from None
-            report(f"waiting for {who} (host-pid), which is preprocessing {folder}; {waited:.0f} s")
+            report(f"waiting for {who} (host-pid), which is {doing} {folder}; {waited:.0f} s")
             next_line = waited + PATIENCE
         except NotImplementedError as error:
+            what = "processed_path" if doing == "preprocessing" else "folder"
             raise OSError(
-                f"{folder.parent} is on a file system without locks; give a processed_path "
-                "elsewhere"
+                f"{folder.parent} is on a file system without locks; give a {what} elsewhere"
             ) from error
     try:
         _put_back(folder)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -91,6 +92,21 @@ class FeatureStore(ABC):
     ) -> torch.Tensor:
         """Rows of a feature; see `Feature.read`."""
         return self[domain, type_name, feature_name].read(ids)
+
+    def read_many(
+        self, requests: Sequence[tuple[tuple[str, str | None, str], torch.Tensor]]
+    ) -> list[torch.Tensor]:
+        """Rows of several features, as `fetch_feature` reads those of a mini-batch.
+
+        A store that can read them together better than one after another does.
+
+        Args:
+            requests: (key of a feature, integer[n] ids), the same key maybe more than once.
+
+        Returns:
+            Of each request, what `read` returns.
+        """
+        return [self.read(*key, ids) for key, ids in requests]
 
     def size(self, domain: str, type_name: str | None, feature_name: str) -> torch.Size:
         """Shape of one row of a feature."""

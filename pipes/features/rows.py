@@ -9,10 +9,10 @@ import numpy as np
 import torch
 
 from hopline.pipes.features.buffers import empty, page_locked_outputs
-from hopline.pipes.kernels.rows import gather_rows
+from hopline.pipes.kernels.rows import gather_rows, gather_rows_to, scatter_rows
 from hopline.pipes.streams import upload
 
-__all__ = ["gather", "outputs_for", "sent"]
+__all__ = ["gather", "gather_to", "outputs_for", "scatter", "sent"]
 
 
 def gather(source: torch.Tensor, ids: np.ndarray[Any, Any]) -> torch.Tensor:
@@ -26,10 +26,43 @@ def gather(source: torch.Tensor, ids: np.ndarray[Any, Any]) -> torch.Tensor:
         Tensor of shape [n, *source.shape[1:]], from the buffer pool.
     """
     out = empty((len(ids), *source.shape[1:]), source.dtype)
-    row_bytes = source[0].numel() * source.element_size() if len(source) else 0
+    row_bytes = _row_bytes(source)
     if row_bytes and len(ids):
         gather_rows(_bytes(source), row_bytes, ids, _bytes(out))
     return out
+
+
+def gather_to(
+    source: torch.Tensor, ids: np.ndarray[Any, Any], places: np.ndarray[Any, Any], out: torch.Tensor
+) -> None:
+    """Copies rows to places of their own.
+
+    Args:
+        source: contiguous CPU tensor; in memory or mapped.
+        ids: integer[n], each in [0, len(source)); checked by the caller.
+        places: int64[n], each in [0, len(out)); checked by the caller.
+        out: contiguous CPU tensor with rows of the same bytes.
+    """
+    row_bytes = _row_bytes(out)
+    if row_bytes and len(ids):
+        gather_rows_to(_bytes(source), row_bytes, ids, places, _bytes(out))
+
+
+def scatter(rows: torch.Tensor, places: np.ndarray[Any, Any], out: torch.Tensor) -> None:
+    """Copies rows that lie one after another to places of their own.
+
+    Args:
+        rows: contiguous CPU tensor of n rows.
+        places: int64[n], each in [0, len(out)); checked by the caller.
+        out: contiguous CPU tensor with rows of the same bytes.
+    """
+    row_bytes = _row_bytes(out)
+    if row_bytes and len(places):
+        scatter_rows(_bytes(rows), row_bytes, places, _bytes(out))
+
+
+def _row_bytes(rows: torch.Tensor) -> int:
+    return rows[0].numel() * rows.element_size() if len(rows) else 0
 
 
 def outputs_for(device: torch.device) -> AbstractContextManager[None]:

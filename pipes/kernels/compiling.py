@@ -15,6 +15,18 @@ from numba.core.caching import CompileResultCacheImpl, FunctionCache, IndexDataC
 __all__ = ["kernel"]
 
 
+INSTRUCTIONS = Path(__file__).with_name("instructions.py")  # which kernels of other files use
+
+
+def _stamp_of(path: Path) -> tuple[float, int] | None:
+    """What changes as a file does; None for one that lies in no folder."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_mtime, found.st_size
+
+
 class _File(IndexDataCacheFile):
     """Numba's cache of one kernel, but each signature has a file named by what it is made of.
 
@@ -39,14 +51,14 @@ class _File(IndexDataCacheFile):
         return data if made_of == self._made_of(key) else None
 
     def _made_of(self, key: Any) -> tuple[Any, ...]:
-        return self._version, self._source_stamp, key
+        return self._version, self._source_stamp, _stamp_of(INSTRUCTIONS), key
 
     @property
     def _base(self) -> str:
         return str(self._index_name).removesuffix(".nbi")
 
     def _name(self, key: Any) -> str:
-        source = _digest((self._version, self._source_stamp))
+        source = _digest((self._version, self._source_stamp, _stamp_of(INSTRUCTIONS)))
         return f"{self._base}.{source}-{_digest(key)}.nbc"
 
 

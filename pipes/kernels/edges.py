@@ -14,7 +14,14 @@ from numba.extending import intrinsic
 
 from hopline.pipes.kernels.compiling import kernel
 
-__all__ = ["MARKS", "draw_destinations", "keep_edges"]
+__all__ = [
+    "ATTEMPTS",
+    "MARKS",
+    "draw_destinations",
+    "find_edges",
+    "keep_edges",
+    "propose_destinations",
+]
 
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 MIX_A = np.uint64(0xBF58476D1CE4E5B9)
@@ -168,6 +175,68 @@ def draw_destinations(
                 at -= count
         if not found:
             return i
+    return -1
+
+
+@kernel
+def propose_destinations(key, ratio, counts, order, wanted, first, cursors, out):
+    """The draws of `draw_destinations`, for whoever looks elsewhere whether they are edges.
+
+    Args:
+        key: as of `draw_destinations`; so are ratio, counts and order.
+        ratio: negatives a pair.
+        counts: int64[pairs].
+        order: integer[nodes], or empty.
+        wanted: int64[k], numbers of negatives.
+        first: number of a draw: below ATTEMPTS it is made by itself, from there on candidates are
+            taken in turn, of which none has been left out.
+        cursors: int64[k], -1 before the turn begins, else which candidate is next; changed.
+        out: int64[k, draws], out: destinations of draws first, first + 1, ... of each; -1 once all
+            candidates have had their turn.
+    """
+    for i in range(len(wanted)):
+        n = wanted[i]
+        count = counts[n // ratio]
+        stream = _fold(key, n)
+        step = np.int64(0)
+        for j in range(out.shape[1]):
+            draw = first + j
+            if draw < ATTEMPTS:
+                at = _below(_fold(stream, draw), count)
+            elif draw - ATTEMPTS >= count:
+                out[i, j] = -1
+                continue
+            else:
+                if step == 0:
+                    step = _stride(stream, count)
+                at = cursors[i]
+                if at < 0:
+                    at = _below(_fold(stream, ATTEMPTS), count)
+                cursors[i] = at + step if at + step < count else at + step - count
+            out[i, j] = np.int64(order[at]) if len(order) > 0 else at
+
+
+@kernel
+def find_edges(indptr, indices, edge_types, etype, sources, columns, out):
+    """out[i]: whether there is an edge of a type from a source to a column.
+
+    Args:
+        indptr: int64[num_columns + 1].
+        indices: integer[num_edges].
+        edge_types: integer[num_edges], ascending within a column, or empty: one type.
+        etype: which type.
+        sources: int64[n], as indices name them.
+        columns: int64[n], all in range.
+        out: bool[n], out.
+
+    Returns:
+        -1; or the first i whose column has damaged pointers.
+    """
+    for i in range(len(sources)):
+        state = _is_edge(indptr, indices, edge_types, etype, sources[i], columns[i])
+        if state < 0:
+            return i
+        out[i] = state == 1
     return -1
 
 

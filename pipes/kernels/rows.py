@@ -19,7 +19,7 @@ from numba.extending import intrinsic
 
 from hopline.pipes.kernels.compiling import kernel
 
-__all__ = ["gather_rows"]
+__all__ = ["gather_rows", "gather_rows_to", "scatter_rows"]
 
 LINE = 64  # bytes; where lines are longer, some are asked for twice
 IN_FLIGHT = 8192  # bytes of rows between a prefetch and its use
@@ -103,3 +103,43 @@ def gather_rows(source, row_bytes, ids, out):
                 _prefetch_far(source, position)
                 position += LINE
         _copy_bytes(out, i * row_bytes, source, np.int64(ids[i]) * row_bytes, row_bytes)
+
+
+@kernel
+def gather_rows_to(source, row_bytes, ids, places, out):
+    """Copies rows to places of their own.
+
+    Args:
+        source: uint8[num_rows * row_bytes], at any address.
+        row_bytes: bytes a row, above 0.
+        ids: integer[n], all in range.
+        places: int64[n], rows of out, all in range.
+        out: uint8[m * row_bytes], out; at any address, apart from source.
+    """
+    n = len(ids)
+    address = _address(source)
+    ahead = min(max(IN_FLIGHT // row_bytes, NEAREST), FARTHEST)
+    asked = min(row_bytes, LONGEST)
+    for i in range(n):
+        if i + ahead < n:
+            position = np.int64(ids[i + ahead]) * row_bytes
+            end = position + asked
+            position -= (address + position) & (LINE - 1)
+            while position < end:
+                _prefetch_far(source, position)
+                position += LINE
+        _copy_bytes(out, places[i] * row_bytes, source, np.int64(ids[i]) * row_bytes, row_bytes)
+
+
+@kernel
+def scatter_rows(source, row_bytes, places, out):
+    """Copies rows that lie one after another to places of their own.
+
+    Args:
+        source: uint8[n * row_bytes], at any address.
+        row_bytes: bytes a row, above 0.
+        places: int64[n], rows of out, all in range.
+        out: uint8[m * row_bytes], out; at any address, apart from source.
+    """
+    for i in range(len(places)):
+        _copy_bytes(out, places[i] * row_bytes, source, i * row_bytes, row_bytes)

@@ -1,7 +1,7 @@
 """CPU kernel of the edges with the smallest scores: weighted draws and LABOR, made fast.
 
 Like `hopline.pipes.kernels.draws`, whose picks these are: serial, without the GIL, all helpers in
-this file, floating-point results in one fixed order of operations.
+this file or `instructions`, floating-point results in one fixed order of operations.
 
 Scores cost a logarithm and a division, so the edges are swept first: simple loops, which LLVM turns
 into vector instructions, compute each edge's word and a lower bound of its score, and keep as
@@ -12,15 +12,20 @@ top is then the k-th smallest score met so far.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-from llvmlite import ir
-from numba import types
-from numba.core import cgutils
-from numba.extending import intrinsic
 
 from hopline.pipes.kernels.compiling import kernel
+from hopline.pipes.kernels.instructions import (
+    LOOKED,
+    bits_of,
+    borrow,
+    first_bit,
+    float_of,
+    loose_add,
+    low_marks,
+    prefetch,
+    quotient,
+)  # fmt: skip
 
 __all__ = ["NEAR", "pick_smallest"]
 
@@ -40,7 +45,6 @@ PREFETCHED = 320  # edges of a segment that are prefetched
 BEHIND = 16  # segments between a pick and the reading of its source
 BLOCK = 1024  # edges of a sweep whose words and bounds are in the first-level cache
 FIRST_BLOCK = 256  # the same while there is no top
-LOOKED = 64  # words or marks that are compared at a time
 LANES = 32  # loops over a multiple of it have no rest that is not done by vectors
 FEW = 64  # candidates up to which comparing all pairs is the fastest way to find the k-th
 LN2 = np.log(2.0)
@@ -54,109 +58,6 @@ MOST = 0.7  # share of candidates above which a guess saves nothing
 FRACTION = (1 << 52) - 1
 ONE_EXPONENT = 1023 << 52
 ALL_WORDS = 1 << 53  # words >> 11 are below it
-
-
-@intrinsic
-def _prefetch(typingctx: Any, array: Any, position: Any) -> Any:
-    """Asks for the cache line of array[position]; never faults, changes nothing."""
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        array_type, _ = signature.args
-        data = context.make_array(array_type)(context, builder, args[0]).data
-        pointer = builder.gep(data, [args[1]])
-        pointer = builder.bitcast(pointer, cgutils.voidptr_t)
-        word = ir.IntType(32)
-        function = cgutils.get_or_insert_function(
-            builder.module,
-            ir.FunctionType(ir.VoidType(), [cgutils.voidptr_t, word, word, word]),
-            "llvm.prefetch.p0",
-        )
-        builder.call(function, [pointer, word(0), word(3), word(1)])
-        return context.get_dummy_value()
-
-    return types.void(array, types.intp), codegen
-
-
-@intrinsic
-def _bits(typingctx: Any, number: Any) -> Any:
-    """The 64 bits of a float64."""
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.bitcast(args[0], ir.IntType(64))
-
-    return types.int64(types.float64), codegen
-
-
-@intrinsic
-def _from_bits(typingctx: Any, bits: Any) -> Any:
-    """The float64 of 64 bits."""
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.bitcast(args[0], ir.DoubleType())
-
-    return types.float64(types.int64), codegen
-
-
-@intrinsic
-def _loose_add(typingctx: Any, a: Any, b: Any) -> Any:
-    """A + b; a sum of many may be taken in any order. Only for what no result depends on."""
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.fadd(args[0], args[1], flags=("reassoc",))
-
-    return types.float64(types.float64, types.float64), codegen
-
-
-@intrinsic
-def _borrow(typingctx: Any, array: Any) -> Any:
-    """The array without its owner, so that handing it on counts no references.
-
-    The owner is to outlive the result: a function borrows what its caller owns.
-    """
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        borrowed = context.make_array(signature.return_type)(context, builder, args[0])
-        borrowed.meminfo = ir.Constant(borrowed.meminfo.type, None)
-        borrowed.parent = ir.Constant(borrowed.parent.type, None)
-        return borrowed._getvalue()
-
-    return array(array), codegen
-
-
-@intrinsic
-def _first_bit(typingctx: Any, word: Any) -> Any:
-    """Number of the lowest bit of a word that is not 0."""
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.cttz(args[0], ir.IntType(1)(1))
-
-    return types.int64(types.uint64), codegen
-
-
-@intrinsic
-def _low_marks(typingctx: Any, marks: Any, position: Any) -> Any:
-    """Bit i of the result: whether marks[position + i] is below 0; i below `LOOKED`."""
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        data = context.make_array(signature.args[0])(context, builder, args[0]).data
-        vector = ir.VectorType(data.type.pointee, LOOKED)
-        pointer = builder.bitcast(builder.gep(data, [args[1]]), vector.as_pointer())
-        low = builder.fcmp_ordered(
-            "<", builder.load(pointer, align=8), ir.Constant(vector, [0.0] * LOOKED)
-        )
-        return builder.bitcast(low, ir.IntType(LOOKED))
-
-    return types.uint64(marks, types.intp), codegen
-
-
-@intrinsic
-def _quotient(typingctx: Any, a: Any, b: Any) -> Any:
-    """A / b, b not being 0; a check of that would keep a loop from being done by vectors."""
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.fdiv(args[0], args[1])
-
-    return types.float64(types.float64, types.float64), codegen
 
 
 @kernel(inline="always")
@@ -184,14 +85,14 @@ def _exponential(unit):
     log(m) = 2 artanh((m - 1) / (m + 1)) by its series, for m in (sqrt(1/2), sqrt(2)]: eleven
     terms leave an error below the rounding.
     """
-    bits = _bits(unit)
+    bits = bits_of(unit)
     exponent = (bits >> 52) - 1023
-    m = _from_bits((bits & FRACTION) | ONE_EXPONENT)
+    m = float_of((bits & FRACTION) | ONE_EXPONENT)
     if m > SQRT2:
         m = m * 0.5
         exponent += 1
     f = m - 1.0
-    s = _quotient(f, 2.0 + f)
+    s = quotient(f, 2.0 + f)
     z = s * s
     p = 1.0 / 21.0
     p = p * z + 1.0 / 19.0
@@ -228,8 +129,8 @@ def _survey(weights, first, degree):
         w = w if j < degree else np.float64(0.0)
         good = (w == 0.0) | ((w >= SMALLEST_WEIGHT) & (w <= LARGEST_WEIGHT))
         bad += 0 if good else 1
-        total = _loose_add(total, w)
-        squares = _loose_add(squares, w * w)
+        total = loose_add(total, w)
+        squares = loose_add(squares, w * w)
     return bad, total, squares
 
 
@@ -263,7 +164,7 @@ def _guess(weighted, k, degree, total, squares):
 @kernel
 def _score_by_weight(words, weights, count, scores):
     for i in range(count):
-        scores[i] = _quotient(_exponential(_unit(words[i])), weights[i])
+        scores[i] = quotient(_exponential(_unit(words[i])), weights[i])
 
 
 @kernel
@@ -316,11 +217,11 @@ def _keep_marked(words, marks, base, count, chosen, kept, at):
     """Appends the edges of a block whose mark is below 0; returns how many there are then."""
     j = 0
     while j < count:
-        low = _low_marks(marks, j)
+        low = low_marks(marks, j)
         if count - j < LOOKED:
             low &= (ONE << np.uint64(count - j)) - ONE
         while low != 0:
-            place = j + _first_bit(low)
+            place = j + first_bit(low)
             chosen[at] = base + place
             kept[at] = words[place]
             at += 1
@@ -368,10 +269,10 @@ def _best_of_many(scores, count, k, best):
 
     By bisection: floats that are not negative have the order of their bits.
     """
-    low, high = np.int64(0), _bits(np.inf)
+    low, high = np.int64(0), bits_of(np.inf)
     while low < high:
         middle = low + ((high - low) >> 1)  # their sum might be too large
-        bound = _from_bits(middle)
+        bound = float_of(middle)
         reached = 0
         for i in range(count):
             reached += scores[i] <= bound
@@ -379,7 +280,7 @@ def _best_of_many(scores, count, k, best):
             high = middle
         else:
             low = middle + 1
-    cut = _from_bits(low)
+    cut = float_of(low)
     ties = k
     for i in range(count):
         ties -= scores[i] < cut
@@ -488,12 +389,12 @@ def _pick(
     positions, neighbors,
 ):  # fmt: skip
     """`pick_smallest`, with scratch arrays that its caller owns."""
-    indices, weights, layer = _borrow(indices), _borrow(weights), _borrow(layer)
-    source_names = _borrow(source_names)
-    repeats, times_before = _borrow(repeats), _borrow(times_before)
-    chosen, kept, heft = _borrow(chosen), _borrow(kept), _borrow(heft)
-    scores, words, marks = _borrow(scores), _borrow(words), _borrow(marks)
-    smaller, best = _borrow(smaller), _borrow(best)
+    indices, weights, layer = borrow(indices), borrow(weights), borrow(layer)
+    source_names = borrow(source_names)
+    repeats, times_before = borrow(repeats), borrow(times_before)
+    chosen, kept, heft = borrow(chosen), borrow(kept), borrow(heft)
+    scores, words, marks = borrow(scores), borrow(words), borrow(marks)
+    smaller, best = borrow(smaller), borrow(best)
     weighted = len(weights) > 0
     at = np.int64(0)
     read = np.int64(0)
@@ -502,12 +403,12 @@ def _pick(
         if s + AHEAD < len(begin):
             ahead = begin[s + AHEAD]
             if len(near) > 0:
-                _prefetch(near, ahead // NEAR)
+                prefetch(near, ahead // NEAR)
             for e in range(ahead, ahead + min(degree[s + AHEAD], PREFETCHED), LINE):
                 if weighted:
-                    _prefetch(weights, e)
+                    prefetch(weights, e)
                 if len(layer) > 0:
-                    _prefetch(source_names, e)
+                    prefetch(source_names, e)
         while read < segments[max(0, s - BEHIND)]:
             neighbors[read] = indices[positions[read]]
             read += 1
@@ -525,7 +426,7 @@ def _pick(
         if k == degree[s]:
             for e in range(first, first + k):
                 positions[at] = e
-                _prefetch(indices, e)
+                prefetch(indices, e)
                 at += 1 if not weighted or weights[e] != 0.0 else 0
             segments[s + 1] = at
             continue
@@ -541,7 +442,7 @@ def _pick(
             guess = np.inf
         for j in range(n):
             positions[at] = first + chosen[best[j]]
-            _prefetch(indices, positions[at])
+            prefetch(indices, positions[at])
             at += 1
         segments[s + 1] = at
     while read < at:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -14,6 +14,8 @@ from hopline.pipes.stage import Stage
 
 __all__ = ["FeatureFetcher"]
 
+Pairs = list[tuple[str | None, str]]
+Request = tuple[tuple[str, str | None, str], torch.Tensor]
 Keys = Sequence[str] | Mapping[str, Sequence[str]] | None
 
 
@@ -70,40 +72,32 @@ class FeatureFetcher(Stage):
             ValueError: it has no nodes, or no hops, to read features for.
         """
         check_minibatch(minibatch, "fetch_feature")
+        requests: list[Request] = []
         if self.node_keys:
             nodes = minibatch.input_nodes if minibatch.input_nodes is not None else minibatch.seeds
             if nodes is None:
                 raise ValueError("the mini-batch has neither input_nodes nor seeds to read for")
-            minibatch.node_features = self._read("node", self.node_keys, nodes)
+            requests += _requests("node", self.node_keys, nodes)
+        hops = minibatch.sampled_subgraphs
         if self.edge_keys:
-            if minibatch.sampled_subgraphs is None:
+            if hops is None:
                 raise ValueError(
                     "edge features need sampled hops; put fetch_feature after a sampler"
                 )
-            minibatch.edge_features = [
-                self._read("edge", self.edge_keys, subgraph.original_edge_ids)
-                for subgraph in minibatch.sampled_subgraphs
-            ]
+            for subgraph in hops:
+                requests += _requests("edge", self.edge_keys, subgraph.original_edge_ids)
+        rows = iter(self._read(requests))
+        if self.node_keys:
+            minibatch.node_features = _named(self.node_keys, rows)
+        if self.edge_keys and hops is not None:
+            minibatch.edge_features = [_named(self.edge_keys, rows) for _ in hops]
         return minibatch
 
-    def _read(
-        self, domain: str, pairs: list[tuple[str | None, str]], ids: Any
-    ) -> dict[Any, torch.Tensor]:
-        features: dict[Any, torch.Tensor] = {}
-        for kind, name in pairs:
-            if (kind is None) == isinstance(ids, dict):
-                raise ValueError(
-                    f"{domain} ids are {'by type' if kind is None else 'of one type'}, but the "
-                    f"keys are {pairs}; pass {'{type: [names]}' if kind is None else '[names]'}"
-                )
-            if kind is None:
-                features[name] = self.feature_store.read(domain, None, name, ids)
-            else:
-                # A type that the mini-batch lacks has no rows.
-                none = torch.empty(0, dtype=torch.int64, device="cpu")
-                mine = ids.get(kind, none)
-                features[kind, name] = self.feature_store.read(domain, kind, name, mine)
-        return features
+    def _read(self, requests: list[Request]) -> list[torch.Tensor]:
+        store = self.feature_store
+        if hasattr(store, "read_many"):
+            return store.read_many(requests)
+        return [store.read(*key, ids) for key, ids in requests]
 
     def settings(self) -> dict[str, Any]:
         """The features that are read."""
@@ -111,6 +105,33 @@ class FeatureFetcher(Stage):
             "node_feature_keys": [list(pair) for pair in self.node_keys],
             "edge_feature_keys": [list(pair) for pair in self.edge_keys],
         }
+
+
+def _requests(domain: str, pairs: Pairs, ids: Any) -> Iterator[Request]:
+    """What to read for some ids.
+
+    Raises:
+        ValueError: keys have types and ids have not, or the other way round.
+    """
+    for kind, name in pairs:
+        if (kind is None) == isinstance(ids, dict):
+            raise ValueError(
+                f"{domain} ids are {'by type' if kind is None else 'of one type'}, but the "
+                f"keys are {pairs}; pass {'{type: [names]}' if kind is None else '[names]'}"
+            )
+        if kind is None:
+            yield (domain, None, name), ids
+        else:
+            # A type that the mini-batch lacks has no rows.
+            yield (
+                (domain, kind, name),
+                ids[kind] if kind in ids else torch.empty(0, dtype=torch.int64, device="cpu"),
+            )
+
+
+def _named(pairs: Pairs, rows: Iterator[torch.Tensor]) -> dict[Any, torch.Tensor]:
+    """`{name: rows}`, or `{(type, name): rows}`, of the next rows."""
+    return {name if kind is None else (kind, name): next(rows) for kind, name in pairs}
 
 
 def _pairs(keys: Keys, what: str) -> list[tuple[str | None, str]]:

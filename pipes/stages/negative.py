@@ -15,6 +15,7 @@ from hopline.pipes.kernels import edges as kernels
 from hopline.pipes.minibatch import MiniBatch, check_minibatch
 from hopline.pipes.random import Purpose, batch_key, fold
 from hopline.pipes.stage import Stage
+from hopline.pipes.stages.asked_negatives import draw_by_asking
 
 __all__ = ["NegativeSampler", "UniformNegativeSampler"]
 
@@ -228,8 +229,9 @@ class UniformNegativeSampler(NegativeSampler):
         graph: the graph that the edges belong to.
         negative_ratio: negatives a seed, 1 or more.
         exclude_true_edges: never draw a destination that the seed's source has an edge of this type
-            to. Costs a look at the in-edges of each destination drawn. After 64 draws in vain,
-            destinations are tried in turn from a drawn one, with a drawn stride.
+            to. Costs a look at the in-edges of each destination drawn; of a partitioned graph, the
+            owners of the destinations are asked. After 64 draws in vain, destinations are tried in
+            turn from a drawn one, with a drawn stride.
         node_timestamp_attr_name: node attribute with the time from which each node exists,
             integers; only nodes whose time is not above the seed's `timestamp` are drawn. The
             sampler keeps the nodes in the order of their times, 16 bytes a node.
@@ -266,12 +268,6 @@ class UniformNegativeSampler(NegativeSampler):
             )
         if not isinstance(exclude_true_edges, bool):
             raise TypeError(f"exclude_true_edges is {exclude_true_edges!r}; expected True or False")
-        wants = exclude_true_edges or node_timestamp_attr_name is not None
-        if wants and not isinstance(graph, FusedCSCSamplingGraph):
-            raise ValueError(
-                "exclude_true_edges and node_timestamp_attr_name look at the whole graph, of which "
-                f"a {type(graph).__name__} has parts; leave them out"
-            )
         self.graph = graph
         self.exclude_true_edges = exclude_true_edges
         self.node_timestamp_attr_name = node_timestamp_attr_name
@@ -286,15 +282,18 @@ class UniformNegativeSampler(NegativeSampler):
 
         Kept, and made anew when the graph's times are others.
         """
-        times = self.graph.attribute_array("node", name, np.int64)
+        times = self.graph.node_times(name)
         known = self._by_time
         if known is None or known[0] is not times:
             made: dict[str | None, tuple[Array, Array]] = {}
             for kind in self.graph.node_type_to_id or [None]:
                 first, count = self._range(kind)
                 mine = times[first : first + count]
+                draw_order = self.graph.draw_order(kind)
+                if len(draw_order):
+                    mine = mine[draw_order]
                 order = np.argsort(mine, kind="stable")
-                made[kind] = order, mine[order]
+                made[kind] = draw_order[order] if len(draw_order) else order, mine[order]
             known = self._by_time = times, made
         return known[1]
 
@@ -352,13 +351,18 @@ class UniformNegativeSampler(NegativeSampler):
         sources = check_ids(pairs[:, 0], num_sources, f"sources of seeds{of_type}", torch.int64)
         check_ids(pairs[:, 1], num_nodes, f"destinations of seeds{of_type}", torch.int64)
         counts, order = self._candidates(len(pairs), kinds[1], num_nodes, of_type, timestamp)
-        number, edge_types = self._edges_to_avoid(etype)
-        out = np.empty(len(pairs) * self.negative_ratio, np.int64)
-        status = kernels.draw_destinations(
-            np.uint64(key), self.negative_ratio, counts, order, self.exclude_true_edges,
-            sources.numpy() + first_source, first, *self._arrays(),
-            NO_TYPES if edge_types is None else edge_types.numpy(), number, out,
-        )  # fmt: skip
+        number = self._edge_type_to_avoid(etype)
+        fused = sources.numpy() + first_source
+        if self.exclude_true_edges and not isinstance(self.graph, FusedCSCSamplingGraph):
+            out, status = draw_by_asking(
+                self.graph, key, self.negative_ratio, counts, order, fused, first, number
+            )
+        else:
+            out = np.empty(len(pairs) * self.negative_ratio, np.int64)
+            status = kernels.draw_destinations(
+                np.uint64(key), self.negative_ratio, counts, order, self.exclude_true_edges, fused,
+                first, *self._arrays(), number, out,
+            )  # fmt: skip
         if status >= 0:
             raise _without_negative(int(sources[status]), status, int(counts[status]), of_type)
         if status < -1:
@@ -398,7 +402,8 @@ class UniformNegativeSampler(NegativeSampler):
             for end, nodes, what in ((0, num_sources, "sources"), (1, num_nodes, "destinations"))
         )
         counts, order = self._candidates(len(pairs), kinds[1], num_nodes, of_type, timestamp)
-        number, edge_types = self._edges_to_avoid(etype)
+        number = self._edge_type_to_avoid(etype)
+        edge_types = graph.type_per_edge if self.exclude_true_edges else None
         there = torch.from_numpy(counts).to(device, non_blocking=True)
         out, full, damaged = cuda_kernels.draw_destinations(
             key, self.negative_ratio, there,
@@ -454,24 +459,25 @@ class UniformNegativeSampler(NegativeSampler):
             )
         return counts, order
 
-    def _arrays(self) -> tuple[Array, Array]:
-        """Pointers and sources of the graph; empty where edges are not looked at."""
+    def _arrays(self) -> tuple[Array, Array, Array]:
+        """Pointers, sources and edge types of the graph; empty where edges are not looked at."""
         if not self.exclude_true_edges:
-            return NO_POINTERS, NO_SOURCES
-        return self.graph.csc_indptr.numpy(), self.graph.indices.numpy()
+            return NO_POINTERS, NO_SOURCES, NO_TYPES
+        graph = self.graph
+        kinds = NO_TYPES if graph.type_per_edge is None else graph.type_per_edge.numpy()
+        return graph.csc_indptr.numpy(), graph.indices.numpy(), kinds
 
-    def _edges_to_avoid(self, etype: str | None) -> tuple[int, torch.Tensor | None]:
-        """Number of the edge type, and the type of each edge if there are several."""
+    def _edge_type_to_avoid(self, etype: str | None) -> int:
+        """Number of the edge type; 0 for a graph without types, or if edges are not looked at."""
         if etype is None or not self.exclude_true_edges:
-            return 0, None
+            return 0
         assert self.graph.edge_type_to_id is not None
-        assert self.graph.type_per_edge is not None
         if etype not in self.graph.edge_type_to_id:
             raise ValueError(
                 f"exclude_true_edges knows no edges of type {etype!r}; the graph has "
                 f"{list(self.graph.edge_type_to_id)}"
             )
-        return self.graph.edge_type_to_id[etype], self.graph.type_per_edge
+        return self.graph.edge_type_to_id[etype]
 
     def settings(self) -> dict[str, Any]:
         """Everything that decides what is drawn."""

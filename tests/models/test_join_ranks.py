@@ -151,6 +151,23 @@ def test_ranks_of_one_machine_need_no_network(calls, monkeypatch):
                      (1, 2, torch.device("cpu")), "end"]  # fmt: skip
 
 
+@pytest.mark.parametrize(("restarts", "shared"), [("0", "True"), ("1", "False"), ("1", "True")])
+def test_ranks_that_do_not_meet_after_a_restart(calls, monkeypatch, restarts, shared):
+    """What torchrun's default keeps from the attempt before is the reason only where it is kept."""
+
+    def refuse(*_, **__):
+        raise RuntimeError("Gloo connectFullMesh failed with ... Connection refused\nmore")
+
+    module = importlib.import_module("hopline.models.join_ranks")
+    monkeypatch.setattr(module.dist, "init_process_group", refuse)
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", restarts)
+    monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", shared)
+    with pytest.raises(RuntimeError, match=r"Gloo connectFullMesh failed .* refused") as caught:
+        join_ranks(print)
+    told = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1" in str(caught.value)
+    assert told == ((restarts, shared) == ("1", "True"))
+
+
 def test_a_failure_leaves_the_group(calls):
     """Else this rank would wait for the others to end it with them."""
 

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 import torch
 
+import hopline.partition
 from hopline.models import RankError, launch
 from tests.models import ranks
 
@@ -77,9 +78,11 @@ def test_a_rank_ends_its_threads_and_exit_functions_first(tmp_path):
     ],
 )
 def test_the_rank_that_failed_is_named(tmp_path, how, words, exit_code):
-    with pytest.raises(RankError) as caught:
+    with pytest.raises(hopline.partition.RankError) as caught:  # which is the base of both
         launch(ranks.end_by, 2, tmp_path, how)
     error = caught.value
+    assert type(error) is RankError
+    assert error.ranks == (1,)
     assert str(error).startswith(words)
     assert "rank 0 raised RuntimeError" in str(error)  # and the other one is accounted for
     assert "60 s" in str(error)
@@ -133,6 +136,8 @@ def test_exceptions_in_a_circle_are_looked_through_once():
     is_transport_error = importlib.import_module("hopline.models.launch")._is_transport_error
     assert not is_transport_error(one)
     two.args = ("gloo: connection closed",)
+    assert is_transport_error(one)
+    two.args = ("Application timeout caused pair closure",)  # gloo's, where a link was cut
     assert is_transport_error(one)
 
 

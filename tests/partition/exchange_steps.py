@@ -14,6 +14,8 @@ import torch.distributed as dist
 import hopline.partition.exchange as module
 from hopline.models import gather_rows
 from hopline.partition import DistFeatureStore, DistGraph, Exchange, RankError, dist_graph
+from hopline.partition.links import Links
+from hopline.partition.roll_call import RollCall
 
 TIMES, FAILS, EXITS, WRONG, LATE, NEVER = range(6)
 SHORT = 1.0  # seconds to wait for a rank that does not come
@@ -125,31 +127,34 @@ def hostile_bytes(exchange, rank, world_size):
         np.zeros(0, np.uint8),
         np.full(7, 255, np.uint8),
         np.full(24, 255, np.uint8),
+        np.array([0, -1, 8], np.int64).view(np.uint8),
         np.array([0, 1 << 40], np.int64).view(np.uint8),
-        np.array([0, 8, -1], np.int64).view(np.uint8),
-        np.array([0, 16, 1, 99], np.int64).view(np.uint8),
-        np.array([77, 8, 0], np.int64).view(np.uint8),
+        np.array([0, 1, 99, 0], np.int64).view(np.uint8),
+        np.array([0, 1, 0, 1, -1], np.int64).view(np.uint8),
+        np.array([0, 1, 0, 2, 1 << 40, 1 << 40], np.int64).view(np.uint8),
+        np.array([0, 1, 6, 1, 1, 7], np.int64).view(np.uint8),
+        np.array([77, 0], np.int64).view(np.uint8),
     ]
-    original = module.answer_all
+    original = module.answer
     for data in garbage:
         dist.barrier()
         if rank == 0:
-            module.answer_all = lambda by, r, asked, data=data: data if len(asked) else asked
+            module.answer = lambda answerers, r, asked, data=data: [data]
         dist.barrier()
         if rank == 1:
             with pytest.raises(RankError, match="rank 0 ") as error:
                 exchange.ask(TIMES, {0: [np.arange(3)], 2: [np.arange(3)]})
             assert error.value.ranks == (0,)
         dist.barrier()
-        module.answer_all = original
+        module.answer = original
     dist.barrier()
     ask_all(exchange)
     dist.barrier()
     if rank == 0:
-        for data in garbage[2:6]:
+        for data in garbage[:-1]:
             with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(module, "to_bytes", lambda message, data=data: data)
-                with pytest.raises(RankError, match="rank 1 "):
+                patch.setattr(module, "encode", lambda kind, message, data=data: [data])
+                with pytest.raises(RankError, match=r"rank 1 could not answer .*MessageError"):
                     exchange.ask(TIMES, {1: [np.arange(3)]})
     dist.barrier()
     ask_all(exchange)
@@ -204,25 +209,23 @@ def after_fork(exchange):
 
 
 def uneven(rank, world_size):
-    """None, 20, 40 questions: all take part in the same collectives, until the last has ended."""
-    calls = []
+    """None, 20, 40 questions: all take part in as many beats, until the last has ended."""
+    beats = []
     with pytest.MonkeyPatch.context() as patch:
-        for name in ("all_gather", "all_to_all_single"):
-            original = getattr(dist, name)
+        original = Links.gather
 
-            def record(*args, original=original, name=name, **options):
-                calls.append(ord(name[4]))
-                return original(*args, **options)
+        def record(links, row):
+            beats.append(row[0])
+            return original(links, row)
 
-            patch.setattr(dist, name, record)
+        patch.setattr(Links, "gather", record)
         exchange = make()
         for _ in range(20 * rank):
             ask_all(exchange)
         exchange.close()
-    rows = gather_rows(torch.tensor(calls))
-    assert exchange.rounds >= 20 * (world_size - 1)
-    for row in rows:
-        assert torch.equal(row, rows[0])
+    assert beats[-1] == 1
+    counts = [int(row[0]) for row in gather_rows(torch.tensor([len(beats)]))]
+    assert counts == [len(beats)] * world_size
 
 
 # -------------------------------------------------------------------------------------------------
@@ -231,8 +234,10 @@ def uneven(rank, world_size):
 
 def survived(rank, world_size, device, folder):
     bad = 1
-    steps = (leave_by_with, drop, interrupt, interrupt_close, stuck, small_sizes)
-    for step in (*steps, functools.partial(no_part, folder=folder), never_made):
+    steps = (leave_by_with, leave_as_others_close, drop, interrupt, interrupt_close)
+    steps += (interrupt_leave, stuck, own_work_too_long)
+    steps += (functools.partial(no_part, folder=folder),)
+    for step in (*steps, interrupt_making, never_made):  # the last: ranks differ in groups made
         dist.barrier()
         step(rank, bad)
         dist.barrier()
@@ -269,6 +274,20 @@ def leave_by_with(rank, bad):
     exchange.close()
     with pytest.raises(RuntimeError, match="the exchange is closed"):
         ask_all(exchange)
+
+
+def leave_as_others_close(rank, bad):
+    """Who only waits for all to close, and asks nothing, is told as well."""
+    exchange = make()
+    ask_all(exchange)
+    dist.barrier()
+    if rank == bad:
+        time.sleep(0.5)
+        exchange.leave()
+        return
+    with pytest.raises(RankError, match=f"rank {bad} left the exchange") as error:
+        exchange.close()
+    assert error.value.ranks == (bad,)
 
 
 def drop(rank, bad):
@@ -308,6 +327,42 @@ def interrupt_close(rank, bad):
     exchange.leave()
 
 
+def interrupt_leave(rank, bad):
+    """A second Ctrl-C, while the others are told of the first."""
+    exchange = make()
+    if rank != bad:
+        check_told(exchange, bad, "left the exchange")
+        return
+    original = RollCall.leave
+
+    def leave(roll_call, why):
+        original(roll_call, why)
+        raise KeyboardInterrupt
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(RollCall, "leave", leave)
+        with pytest.raises(KeyboardInterrupt):
+            exchange.leave()
+    exchange.leave()
+
+
+def interrupt_making(rank, bad):
+    """Ctrl-C when all have begun to make an exchange; nothing of it stays."""
+    if rank != bad:
+        with pytest.raises(RankError, match=f"rank {bad} left the exchange") as error:
+            Exchange(SHORT)
+        assert error.value.ranks == (bad,)
+        return
+
+    def interrupted(*args):
+        raise KeyboardInterrupt
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "Links", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            Exchange(SHORT)
+
+
 def stuck(rank, bad):
     """An answer that takes too long; the rank lives, and is told as well."""
     exchange = make(2.0)
@@ -321,18 +376,16 @@ def stuck(rank, bad):
     check_told(exchange, bad, "lives, but does not answer in time")
 
 
-def send_nonsense(rounds, state, questions):
-    rounds.gather([state, *[-8] * dist.get_world_size()])
-    raise RankError("rank 1 sends a size below 0", (1,))
-
-
-def small_sizes(rank, bad):
-    exchange = make()
+def own_work_too_long(rank, bad):
+    """Whoever asks does not take an answer, being busy; the rank that answers names it."""
+    exchange = make(2.0)
+    exchange.answer(LATE, lambda rank, message: [np.zeros(100_000)])
     ask_all(exchange)
     dist.barrier()
     if rank == bad:
-        exchange._round = send_nonsense
-    check_told(exchange, bad, "sends a size below 0")
+        with pytest.raises(RankError):
+            exchange.ask(LATE, {0: []}, lambda: time.sleep(8))
+    check_told(exchange, bad, "lives, but does not answer in time")
 
 
 def no_part(rank, bad, folder):

@@ -30,7 +30,7 @@ def homogeneous(nodes: int = 120, edges: int = 700, seed: int = 0) -> Any:
         column,
         num_nodes=nodes,
         node_attributes={"time": torch.arange(nodes)},
-        edge_attributes={"weight": torch.arange(edges) + 0.5},
+        edge_attributes={"weight": torch.arange(edges) + 0.5, "time": torch.arange(edges) % 90},
         include_original_edge_id=True,
     )
     features = {
@@ -67,11 +67,16 @@ def heterogeneous(seed: int = 0) -> Any:
         ends = name.split(":")[0], name.split(":")[2]
         edges[name] = tuple(torch.from_numpy(rng.integers(0, NODES[end], count)) for end in ends)
         weights.append(torch.arange(count) + 0.5)
+    bought = [end[:150] for end in edges["user:buys:item"]]
+    edges["item:bought by:user"] = bought[1], bought[0]
     graph = hp.from_coo(
         edges,
         num_nodes=NODES,
         node_attributes={"time": {name: torch.arange(count) for name, count in NODES.items()}},
-        edge_attributes={"weight": dict(zip(edges, weights, strict=True))},
+        edge_attributes={
+            "weight": dict(zip(edges, weights, strict=True)),
+            "time": {name: torch.arange(count) % 90 for name, count in EDGES.items()},
+        },
         include_original_edge_id=True,
     )
     features: dict[Any, Any] = {}

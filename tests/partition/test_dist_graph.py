@@ -1,17 +1,21 @@
-"""Mini-batches from parts, mapped to the ids before, are those of the whole graph."""
+"""DistGraph and features, asked and written by hand; mini-batches are in test_equality."""
 
+import threading
 import warnings
 
+import numpy as np
 import pytest
 import torch
 
 import hopline.pipes as hp
 from hopline.models import launch
-from hopline.partition import DistFeatureStore, DistGraph, load_tasks, partition_graph
-from tests.partition.graphs import NODES, heterogeneous, homogeneous
+from hopline.partition import DistFeatureStore, DistGraph, part_sampler, partition_graph
+from hopline.partition.questions import EdgeQuestion, Question
+from hopline.pipes.hop import HopRule
+from tests.partition.graphs import heterogeneous, homogeneous
+from tests.partition.ranks_in_process import open_on_ranks
 
 MAKERS = {"homogeneous": homogeneous, "heterogeneous": heterogeneous}
-MODES = ["uniform", "replace", "weighted", "labor", "labor weighted", "temporal", "all"]
 
 
 def cut(dataset, folder, parts, **options):
@@ -20,195 +24,111 @@ def cut(dataset, folder, parts, **options):
         return partition_graph(dataset, "g", parts, folder, return_mapping=True, **options)
 
 
-def sampled(chain, graph, mode, etypes):
-    each = etypes > 1 and mode not in ("all",)
-    fanouts = [[3] * etypes if each else 5, 4]
-    match mode:
-        case "uniform":
-            return chain.sample_neighbor(graph, fanouts)
-        case "all":
-            return chain.sample_neighbor(graph, [-1, -1])
-        case "replace":
-            return chain.sample_neighbor(graph, fanouts, replace=True)
-        case "weighted":
-            return chain.sample_neighbor(graph, fanouts, prob_name="weight")
-        case "labor":
-            return chain.sample_layer_neighbor(graph, fanouts)
-        case "labor weighted":
-            return chain.sample_layer_neighbor(graph, fanouts, prob_name="weight")
-        case "temporal":
-            return chain.temporal_sample_neighbor(graph, fanouts, node_timestamp_attr_name="time")
-    raise AssertionError(mode)
-
-
-def linked(items, graph, store, ranks):
-    """Link prediction: negatives, hops without the seed edges."""
-    if ranks is None:
-        chain = hp.ItemSampler(items, 16, shuffle=True, seed=4)
-    else:
-        chain = hp.DistributedItemSampler(
-            items, 16, shuffle=True, seed=4, rank=ranks[0], num_replicas=ranks[1]
-        )
-    fanouts = [[3] * graph.num_edge_types, 4]
-    chain = chain.sample_uniform_negative(graph, 2).sample_neighbor(graph, fanouts)
-    if graph.num_edge_types == 1:
-        return chain.exclude_seed_edges().fetch_feature(store, ["id"], ["id"])
-    edge_keys = {name: ["id"] for name in graph.edge_type_to_id}
-    chain = chain.exclude_seed_edges()
-    return chain.fetch_feature(store, {name: ["id"] for name in NODES}, edge_keys)
-
-
-def link_items(tasks):
-    """The pairs of a data set's tasks: those of the homogeneous one, or of the other."""
-    return tasks[1].train_set if len(tasks) > 1 else tasks[0].validation_set
-
-
-def chain_of(task, graph, store, mode, *, batch_size, rank=None, ranks=1, times=False):
-    items = task.train_set
-    if times and not isinstance(items, hp.HeteroItemSet):
-        columns = items[:]
-        items = hp.ItemSet(
-            (columns[0], torch.arange(len(items)) * 3 + 5), names=("seeds", "timestamp")
-        )
-    elif times:
-        items = hp.HeteroItemSet(
-            {
-                kind: hp.ItemSet(
-                    (part[:][0], torch.arange(len(part)) * 3 + 5), names=("seeds", "timestamp")
-                )
-                for kind, part in items.itemsets.items()
-            }
-        )
-    if rank is None:
-        chain = hp.ItemSampler(items, batch_size, shuffle=True, seed=3)
-    else:
-        chain = hp.DistributedItemSampler(
-            items, batch_size, shuffle=True, seed=3, num_replicas=ranks, rank=rank
-        )
-    etypes = graph.num_edge_types
-    chain = sampled(chain, graph, mode, etypes)
-    if etypes == 1:
-        return chain.fetch_feature(store, ["id", "half"], ["id"])
-    edge_keys = {name: ["id"] for name in graph.edge_type_to_id}
-    return chain.fetch_feature(store, {name: ["id"] for name in NODES}, edge_keys)
-
-
-def typed(value):
-    return value if isinstance(value, dict) else {"": value}
-
-
-def check_same(single, parted, nodes, edges):
-    """A mini-batch of the whole graph and one of parts; maps are ids before, by new ids."""
-    assert single.key == parted.key
-    for kind, ids in typed(single.input_nodes).items():
-        assert torch.equal(nodes[kind][typed(parted.input_nodes)[kind].long()], ids.long())
-        assert typed(parted.input_nodes)[kind].dtype == ids.dtype
-    for name in ("labels", "timestamp", "compacted_seeds"):
-        a, b = getattr(single, name), getattr(parted, name)
-        assert (a is None) == (b is None)
-        for kind, value in typed(a).items() if a is not None else ():
-            assert torch.equal(value, typed(b)[kind])
-    assert len(single.sampled_subgraphs) == len(parted.sampled_subgraphs)
-    for a, b in zip(single.sampled_subgraphs, parted.sampled_subgraphs, strict=True):
-        assert typed(a.sampled_csc).keys() == typed(b.sampled_csc).keys()
-        for kind, csc in typed(a.sampled_csc).items():
-            other = typed(b.sampled_csc)[kind]
-            assert torch.equal(csc.indptr, other.indptr)
-            assert torch.equal(csc.indices, other.indices)
-            ids = typed(b.original_edge_ids)[kind]
-            assert torch.equal(edges[kind][ids], typed(a.original_edge_ids)[kind])
-        for side in ("original_row_node_ids", "original_column_node_ids"):
-            for kind, ids in typed(getattr(a, side)).items():
-                mine = typed(getattr(b, side))[kind]
-                assert torch.equal(nodes[kind][mine.long()], ids.long())
-    for a, b in zip(
-        [single.node_features, *single.edge_features],
-        [parted.node_features, *parted.edge_features],
-        strict=True,
-    ):
-        assert a.keys() == b.keys()
-        for key, rows in a.items():
-            assert rows.dtype == b[key].dtype
-            assert torch.equal(rows, b[key])
+def ids_before(maps):
+    """int64[nodes], fused ids before, by new fused id."""
+    maps = maps if isinstance(maps, dict) else {"": maps}
+    firsts = np.cumsum([0, *(len(ids) for ids in maps.values())])
+    pieces = [ids.numpy() + low for ids, low in zip(maps.values(), firsts, strict=False)]
+    return np.concatenate(pieces)
 
 
 @pytest.mark.parametrize("name", MAKERS)
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize(
-    ("parts", "method", "hops"),
-    [(1, "metis", 1), (3, "ldg", 1), (4, "random", 2), (7, "metis", 1)],
-)
-def test_one_process_over_all_parts(tmp_path, name, mode, parts, method, hops):
-    dataset = MAKERS[name]()
-    nodes, edges = (
-        typed(m) for m in cut(dataset, tmp_path / "p", parts, part_method=method, num_hops=hops)
-    )
-    graph = DistGraph(tmp_path / "p")
-    store = DistFeatureStore(graph)
-    tasks = load_tasks(tmp_path / "p", graph.manifest)
-    for batch_size in (1, 7, 1000):
-        options = {"batch_size": batch_size, "times": mode == "temporal"}
-        expected = list(chain_of(dataset.tasks[0], dataset.graph, dataset.feature, mode, **options))
-        got = list(chain_of(tasks[0], graph, store, mode, **options))
-        assert len(got) == len(expected) > 0
-        for a, b in zip(expected, got, strict=True):
-            check_same(a, b, nodes, edges)
-    graph.close()
+@pytest.mark.parametrize(("ranks", "parts", "hops"), [(1, 3, 1), (3, 3, 2), (2, 4, 1), (4, 2, 2)])
+def test_owners_know_edges_and_times(tmp_path, monkeypatch, name, ranks, parts, hops):
+    """Every pair of nodes, of every edge type; times in several pieces."""
+    monkeypatch.setattr("hopline.partition.lookups.ROWS", 7)
+    whole = MAKERS[name]().graph
+    nodes, _ = cut(whole, tmp_path / "p", parts, num_hops=hops, part_method="random")
+    before = ids_before(nodes)
+    pairs = np.indices((len(before), len(before))).reshape(2, -1)
+    for graph, _store in open_on_ranks(tmp_path / "p", ranks):
+        assert np.array_equal(graph.node_times("time"), whole.node_times("time")[before])
+        assert graph.node_times("time") is graph.node_times("time")
+        for kind in range(whole.num_edge_types):
+            expected = whole.has_edges(*before[pairs], kind)
+            assert np.array_equal(graph.has_edges(*pairs, kind), expected)
+        nobody = np.empty(0, np.int64)
+        assert graph.has_edges(nobody, nobody).shape == (0,)
+        with pytest.raises(KeyError, match="no node attribute 'tim'"):
+            graph.node_times("tim")
 
 
-@pytest.mark.parametrize("name", MAKERS)
-@pytest.mark.parametrize("parts", [1, 4])
-def test_link_prediction_over_parts(tmp_path, name, parts):
-    dataset = MAKERS[name]()
-    nodes, edges = (typed(m) for m in cut(dataset, tmp_path / "p", parts))
-    graph = DistGraph(tmp_path / "p")
-    store = DistFeatureStore(graph)
-    tasks = load_tasks(tmp_path / "p", graph.manifest)
-    expected = linked(link_items(dataset.tasks), dataset.graph, dataset.feature, None)
-    got = list(linked(link_items(tasks), graph, store, None))
-    for a, b in zip(expected, got, strict=True):
-        check_same(a, b, nodes, edges)
-        for kind, seeds in typed(a.seeds).items():
-            mine = typed(b.seeds)[kind]
-            ends = [kind.split(":")[0], kind.split(":")[-1]]
-            assert mine.dtype == seeds.dtype
-            back = [nodes[end][mine[:, i].long()] for i, end in enumerate(ends)]
-            assert torch.equal(torch.stack(back, 1), seeds.long())
-    with pytest.raises(ValueError, match="look at the whole graph, of which a DistGraph has parts"):
-        hp.ItemSampler(link_items(tasks), 4).sample_uniform_negative(
-            graph, 1, exclude_true_edges=True
-        )
+def test_a_question_that_does_not_fit_is_refused(tmp_path):
+    cut(homogeneous(), tmp_path / "p", 2)
+    ((graph, _), (other, _)) = open_on_ranks(tmp_path / "p", 2)
+    there = other.book.node_range(1).start
+    one, pair = np.array([1]), np.array([there])
+    with pytest.raises(IndexError, match=r"edge type 1 is outside \[0, 1\)"):
+        graph.has_edges(pair, pair, 1)
+    answers = other.exchange.answerers
+    edges, times = (answers[other.kind(kind)] for kind in (Question.EDGES, Question.NODE_TIMES))
+    good = EdgeQuestion(0, one, one, pair, pair).to_message()
+    assert edges(0, good)[0].shape == (1,)
+    for at, wrong in ((0, pair[:0]), (1, pair[:0]), (2, -one), (3, pair[:0]), (4, pair + 0.5)):
+        with pytest.raises(ValueError, match="a question for edges"):
+            edges(0, [*good[:at], wrong, *good[at + 1 :]])
+    with pytest.raises(ValueError, match="a question for edges is not five"):
+        edges(0, good[:4])
+    with pytest.raises(ValueError, match="part 0 is not here"):
+        edges(0, [good[0], one * 0, *good[2:]])
+    with pytest.raises(IndexError, match="has no node 9999"):
+        edges(0, [*good[:4], pair * 0 + 9999])
+    name = np.frombuffer(b"time", np.uint8)
+    assert len(times(0, [np.array([0, 0, 5]), one, name])[0]) == 5
+    for words in ([0, 0], [1, 0, 5], [-1, 0, 5], [0, -2, 5], [0, 5, 2]):
+        with pytest.raises(ValueError, match="a question for times"):
+            times(0, [np.array(words), one, name])
+    with pytest.raises(ValueError, match="a question for times"):
+        times(0, [np.array([0, 0, 5]), one])
+    with pytest.raises(ValueError, match="part 0 is not here"):
+        times(0, [np.array([0, 0, 5]), one * 0, name])
 
 
-def _ranks(rank, world_size, device, folder, name, modes, maps):
-    nodes, edges = maps
-    dataset = MAKERS[name]()
-    graph = DistGraph(folder, timeout=60)
-    assert set(graph.parts) == set(graph.placing.parts_of(rank))
-    store = DistFeatureStore(graph)
-    tasks = load_tasks(folder, graph.manifest)
-    for mode in modes:
-        for workers in (0, 2):
-            options = {
-                "batch_size": 7, "times": mode == "temporal", "rank": rank, "ranks": world_size,
-            }  # fmt: skip
-            expected = chain_of(dataset.tasks[0], dataset.graph, dataset.feature, mode, **options)
-            with hp.DataLoader(
-                chain_of(tasks[0], graph, store, mode, **options), num_workers=workers
-            ) as loader:
-                count = 0
-                for a, b in zip(expected, loader, strict=True):
-                    check_same(a, b, nodes, edges)
-                    count += 1
-                assert count == len(loader)
-    graph.close()
+def test_threads_that_draw_by_labor_at_once(tmp_path, monkeypatch):
+    """The sources' names are made at the first draw; no other thread may see half of them."""
+    cut(homogeneous(), tmp_path / "p", 2)
+    ((graph, _),) = open_on_ranks(tmp_path / "p", 1)
+    columns = np.arange(50)
+    rule = HopRule(np.array([3]), False, np.array([5], np.uint64), layer=np.arange(4).astype("u8"))
+    expected = graph.sample_one_hop(columns, columns, rule)
+    ((graph, _),) = open_on_ranks(tmp_path / "p", 1)
+    take, found = part_sampler.take, []
+
+    def draw():
+        found.append(graph.sample_one_hop(columns, columns, rule))
+
+    def take_late(source, places, out):
+        """Another thread draws while names are being made."""
+        if not found and len(places) in (p.graph.total_num_edges for p in graph.parts.values()):
+            out[:] = 0
+            found.append(None)
+            thread = threading.Thread(target=draw)
+            thread.start()
+            thread.join()
+        take(source, places, out)
+
+    monkeypatch.setattr(part_sampler, "take", take_late)
+    draw()
+    assert len(found) == 3
+    for hop in found[1:]:
+        assert np.array_equal(hop.positions, expected.positions)
 
 
-@pytest.mark.parametrize("name", MAKERS)
-@pytest.mark.parametrize(("ranks", "parts"), [(2, 2), (3, 3), (4, 2), (2, 4)])
-def test_ranks_over_their_parts(tmp_path, name, ranks, parts):
-    maps = [typed(m) for m in cut(MAKERS[name](), tmp_path / "p", parts)]
-    launch(_ranks, ranks, tmp_path / "p", name, MODES, maps, timeout=120)
+def test_times_that_are_not_integers_are_refused(tmp_path):
+    graph = hp.from_coo(
+        torch.arange(9), torch.arange(9), num_nodes=9,
+        node_attributes={"x": torch.rand(9), "two": torch.zeros(9, 2, dtype=torch.int64)},
+    )  # fmt: skip
+    cut(graph, tmp_path / "p", 2)
+    ((parted, _),) = open_on_ranks(tmp_path / "p", 1)
+    items = hp.ItemSampler(hp.ItemSet(torch.zeros(4, 2).long(), names="seeds"), 4)
+    for name, error in (("x", TypeError), ("two", ValueError), ("none", KeyError)):
+        with pytest.raises(error, match=name) as told:
+            items.sample_uniform_negative(parted, 1, node_timestamp_attr_name=name)
+        with pytest.raises(error) as expected:
+            items.sample_uniform_negative(graph, 1, node_timestamp_attr_name=name)
+        if error is not ValueError:  # which tells the number of rows
+            assert str(told.value) == str(expected.value)
 
 
 def _update(rank, world_size, device, folder):

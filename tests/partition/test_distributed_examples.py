@@ -74,8 +74,9 @@ def test_link_prediction(tmp_path):
 
 def test_wrong_parts_are_one_line(parts, tmp_path):
     result = subprocess.run(
-        [sys.executable, str(FOLDER / "node_classification.py"), str(tmp_path), "--num-ranks", "1"],
-        capture_output=True, text=True, timeout=120, env=ENVIRONMENT, check=False,
+        [sys.executable, str(FOLDER / "node_classification.py"), "--num-ranks", "1"],
+        capture_output=True, text=True, timeout=120, check=False,
+        env={**ENVIRONMENT, "HOPLINE_PARTS": str(tmp_path)},
     )  # fmt: skip
     assert result.returncode != 0
     assert "partition.yaml: no such file" in result.stderr

@@ -190,6 +190,8 @@ def test_wrong_input_is_refused(tmp_path):
         SparseAdam([emb, emb])
     with pytest.raises(TypeError, match="some DistEmbedding"):
         SparseAdam([torch.zeros(3)])
+    with pytest.raises(TypeError, match=r"one DistEmbedding; expected a list of them: \[emb\]"):
+        SparseAdam(emb)
     with pytest.raises(ValueError, match="lr is 0; expected above 0"):
         SparseAdagrad([emb], lr=0)
     with pytest.raises(ValueError, match="expected numbers below 1"):

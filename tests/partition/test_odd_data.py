@@ -137,6 +137,7 @@ def test_edge_features_go_by_places_where_edges_have_no_ids(tmp_path):
     [
         ({("node", "user", "x"): torch.zeros(120, 1)}, ValueError, r"'user': the graph has .*None"),
         ({("node", None, "x"): torch.zeros(119, 1)}, ValueError, "has 119 rows; expected 120"),
+        ({("node", None, "x"): torch.zeros(121, 1)}, ValueError, "has 121 rows; expected 120"),
         ({("graph", None, "x"): torch.zeros(1, 1)}, ValueError, "the domain 'node' or 'edge'"),
         ({("edge", None, "x"): torch.zeros(650, 1)}, IndexError, "edge feature 'x' .* outside"),
         ({("node", None, "x"): torch.zeros(120, 1).to(torch.float8_e4m3fn)}, TypeError,

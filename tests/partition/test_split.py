@@ -7,8 +7,19 @@ import numpy as np
 import pytest
 import torch
 
-from hopline.partition import PartitionBook, edge_split, node_split
+from hopline.partition import (
+    PartitionBook,
+    edge_split,
+    item_split,
+    load_partition,
+    load_tasks,
+    node_split,
+)
 from hopline.partition.split import share_of_rank
+from hopline.pipes import HeteroItemSet, ItemSet
+from tests.partition.graphs import homogeneous
+from tests.partition.ranks_in_process import open_on_ranks
+from tests.partition.test_dist_graph import MAKERS, cut
 
 SIZES = range(1, 8)
 
@@ -145,3 +156,39 @@ def test_wrong_input_is_refused():
         node_split(torch.tensor([0]), graph, batch_size=0)
     with pytest.raises(TypeError, match="drop_last"):
         node_split(torch.tensor([0]), graph, drop_last=1)
+
+
+@pytest.mark.parametrize("name", ["homogeneous", "heterogeneous"])
+@pytest.mark.parametrize(("ranks", "parts"), [(1, 3), (3, 3), (2, 4), (4, 2)])
+def test_item_sets_are_shared_out_with_what_goes_with_seeds(tmp_path, name, ranks, parts):
+    cut(MAKERS[name](), tmp_path / "p", parts)
+    tasks = load_tasks(tmp_path / "p", load_partition(tmp_path / "p"))
+    for given in (items for task in tasks for items in (task.train_set, task.validation_set)):
+        if given is None:
+            continue
+        shares = [item_split(given, graph) for graph, _ in open_on_ranks(tmp_path / "p", ranks)]
+        assert max(map(len, shares)) - min(map(len, shares)) <= 1
+        whole = given.itemsets if isinstance(given, HeteroItemSet) else {None: given}
+        for kind, own in whole.items():
+            mine = [s.itemsets[kind] if isinstance(s, HeteroItemSet) else s for s in shares]
+            assert all(share.names == own.names for share in mine)
+            found = sorted(str(item) for share in mine for item in share)
+            assert found == sorted(map(str, own))
+
+
+def test_shares_of_item_sets_are_near_their_part(tmp_path):
+    cut(homogeneous(), tmp_path / "p", 2)
+    opened = open_on_ranks(tmp_path / "p", 2)
+    nodes = ItemSet(torch.arange(120), names="seeds")
+    pairs = torch.stack((torch.arange(119, -1, -1), torch.arange(120)), 1)
+    links = ItemSet((pairs, torch.ones(120)), names=("seeds", "labels"))
+    for rank, (graph, _) in enumerate(opened):
+        for seeds in (item_split(nodes, graph)[:], item_split(links, graph)[:][0][:, 1]):
+            assert (graph.book.node_owner(seeds) == rank).float().mean() > 0.9
+    graph = opened[0][0]
+    with pytest.raises(ValueError, match="expected one of them to be 'seeds'"):
+        item_split(ItemSet(torch.arange(3), names="labels"), graph)
+    with pytest.raises(TypeError, match="use node_split or edge_split"):
+        item_split(torch.arange(3), graph)
+    with pytest.raises(IndexError, match="node id 120"):
+        item_split(ItemSet(torch.tensor([120]), names="seeds"), graph)

@@ -302,6 +302,33 @@ def test_a_full_disk_and_a_damaged_cache_only_cost_time(tmp_path):
     assert file.stat().st_size > 40, "it was not written anew"
 
 
+SHARED = """
+    import sys
+    from pathlib import Path
+    from hopline.pipes.kernels import compiling
+    compiling.INSTRUCTIONS = Path({folder!r}, "instructions.py")
+    sys.path.insert(0, {folder!r})
+    import a_kernel
+    print(a_kernel.f(1), sum(a_kernel.f.stats.cache_hits.values()))
+    """
+
+
+def test_an_edit_of_the_instructions_that_kernels_share_is_seen(tmp_path):
+    code = "from hopline.pipes.kernels.compiling import kernel\n\n\n@kernel\n"
+    (tmp_path / "a_kernel.py").write_text(f"{code}def f(x):\n    return x + 1\n")
+    (tmp_path / "instructions.py").write_text("ONE = 1\n")
+
+    def outcome():
+        script = SHARED.format(folder=str(tmp_path))
+        done = run(script, NUMBA_CACHE_DIR=str(tmp_path / "cache"), PYTHONDONTWRITEBYTECODE="1")
+        return done.stdout.strip() or done.stderr
+
+    assert [outcome(), outcome()] == ["2 0", "2 1"]
+    (tmp_path / "instructions.py").write_text("ONE = 1  # edited\n")
+    assert [outcome(), outcome()] == ["2 0", "2 1"]
+    assert len(list((tmp_path / "cache").rglob("*.nbc"))) == 1  # the older one's is gone
+
+
 # Both choose their files, then one's machine code is written, then all of the other's, in turn.
 AT_ONCE = """
     import sys, time

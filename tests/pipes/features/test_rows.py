@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -10,7 +12,7 @@ from hypothesis import strategies as st
 
 from hopline.pipes.features import buffers
 from hopline.pipes.features import rows as module
-from hopline.pipes.features.rows import gather
+from hopline.pipes.features.rows import gather, gather_to, scatter
 from hopline.pipes.kernels.rows import FARTHEST, LONGEST, gather_rows
 from hopline.pipes.npy import read_npy
 from tests.pipes.features.test_tensor import DTYPES, SHAPES, rows
@@ -109,3 +111,21 @@ def test_outputs_for_a_gpu_are_page_locked(device, locked):
     with module.outputs_for(torch.device(device)):
         assert getattr(buffers._thread, "page_locked", False) == locked
     assert not getattr(buffers._thread, "page_locked", False)
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (3,), (7, 2), (1000,), (0,)])
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.bfloat16, torch.float32, torch.int64])
+def test_rows_to_places_of_their_own(shape, dtype):
+    source = torch.arange(60 * math.prod(shape)).reshape(60, *shape).to(dtype)
+    ids, places = np.random.default_rng(0).permutation(60)[:40], np.arange(0, 80, 2)
+    out = torch.zeros((80, *shape), dtype=dtype)
+    gather_to(source, ids, places, out)
+    expected = torch.zeros_like(out)
+    expected[torch.from_numpy(places)] = source[torch.from_numpy(ids)]
+    assert torch.equal(out, expected)
+    again = torch.zeros_like(out)
+    scatter(source[torch.from_numpy(ids)], places, again)
+    assert torch.equal(again, expected)
+    gather_to(source, ids[:0], places[:0], out)
+    scatter(source[:0], places[:0], out)
+    assert torch.equal(out, expected)

@@ -1,4 +1,4 @@
-"""Negative samplers: against the twin, statistics, types, times, own classes and wrong input."""
+"""Negative samplers: against the twin, types, times, own classes and in a chain."""
 
 from __future__ import annotations
 
@@ -12,9 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import hopline.pipes as hp
-from hopline.pipes.kernels import edges as kernels
 from tests import twins
-from tests.chi_square import assert_uniform
 from tests.stage_checks import assert_same, check_resume
 from tests.strategies import build, heterogeneous, homogeneous, is_homogeneous, tensor
 from tests.twins import EDGE, below, fold
@@ -202,95 +200,6 @@ def test_no_global_generator_is_read_or_written():
 
 
 # -------------------------------------------------------------------------------------------------
-# Statistics
-
-
-def test_destinations_are_uniform_within_a_mini_batch():
-    got = negatives(graph_of([(0, 1)], 50), pair_tensor([(i, 0) for i in range(50)]), 200)
-    drawn = got.seeds[50:]
-    assert_uniform(np.bincount(drawn[:, 1], minlength=50))
-    table = np.zeros((10, 10))
-    np.add.at(table, (drawn[:, 0] // 5, drawn[:, 1] // 5), 1)
-    assert_uniform(table)  # whatever the source
-    successive = np.zeros((10, 10))
-    np.add.at(successive, (drawn[:-1, 1] // 5, drawn[1:, 1] // 5), 1)
-    assert_uniform(successive)
-
-
-def test_destinations_are_uniform_over_mini_batches():
-    graph = graph_of([(0, 1)], 20)
-    counts = np.zeros(20)
-    for index in range(2000):
-        counts[int(negatives(graph, pair_tensor([(0, 1)]), 1, (5, 0, index)).seeds[1, 1])] += 1
-    assert_uniform(counts)
-
-
-@pytest.mark.parametrize("linked", [1, 10, 19])
-def test_destinations_without_true_edges_are_uniform_among_the_rest(linked):
-    pairs = [(0, d) for d in range(linked)]
-    got = negatives(graph_of(pairs * 2, 20), pair_tensor(pairs[:1]), 4000, exclude_true_edges=True)
-    counts = np.bincount(got.seeds[1:, 1], minlength=20)
-    assert not counts[:linked].any()
-    if linked < 19:
-        assert_uniform(counts[linked:])
-
-
-def test_what_is_almost_never_free_is_found():
-    """64 draws miss 2 of 1000 nodes most of the time: they are then tried in turn."""
-    pairs = [(0, d) for d in range(1000) if d not in (500, 501)]
-    got = negatives(graph_of(pairs, 1000), pair_tensor([(0, 0)]), 2000, exclude_true_edges=True)
-    counts = np.bincount(got.seeds[1:, 1], minlength=1000)
-    assert counts.sum() == counts[[500, 501]].sum() == 2000
-    assert_uniform(counts[[500, 501]])
-
-
-def test_destinations_in_time_are_uniform_among_those_that_exist():
-    graph = graph_of([(0, 1)], 40)
-    graph.add_node_attribute("time", torch.arange(40).flip(0))
-    got = negatives(
-        graph, pair_tensor([(0, 1)]), 4000, timestamp=tensor([19]), node_timestamp_attr_name="time"
-    )
-    counts = np.bincount(got.seeds[1:, 1], minlength=40)
-    assert not counts[:20].any()
-    assert_uniform(counts[20:])
-
-
-@pytest.mark.parametrize("change", ["in place", "replaced"])
-@pytest.mark.parametrize("typed", [False, True])
-def test_new_times_count_at_once(change, typed):
-    times, etype = torch.arange(40), "n:to:n" if typed else None
-    pairs = tensor([0]), tensor([1])
-    if typed:
-        graph = hp.from_coo({etype: pairs}, num_nodes={"m": 0, "n": 40})
-    else:
-        graph = hp.from_coo(*pairs, 40)
-    graph.add_node_attribute("time", times)
-    stage = hp.UniformNegativeSampler([], graph, 400, node_timestamp_attr_name="time")
-
-    def drawn():
-        seeds, timestamp = pair_tensor([(0, 1)]), tensor([9])
-        if typed:
-            seeds, timestamp = {etype: seeds}, {etype: timestamp}
-        found = stage(hp.MiniBatch(seeds=seeds, timestamp=timestamp, key=(1, 0, 0))).seeds
-        return set((found[etype] if typed else found)[1:, 1].tolist())
-
-    assert drawn() == set(range(10))
-    if change == "in place":
-        times.copy_(torch.arange(40).flip(0))
-    else:
-        graph.add_node_attribute("time", torch.arange(40).flip(0))
-    assert drawn() == set(range(30, 40))
-
-
-@pytest.mark.parametrize("count", [1, 2, 3, 4, 12, 97, 1000, 2**40])
-def test_a_stride_visits_everything(count):
-    for stream in range(50):
-        step = kernels._stride(np.uint64(fold(stream, 1)), count)
-        assert math.gcd(step, count) == 1
-        assert 1 <= step < max(count, 2)
-
-
-# -------------------------------------------------------------------------------------------------
 # Types and times
 
 
@@ -467,114 +376,6 @@ def test_the_base_class_has_no_negatives_of_its_own():
     minibatch = hp.MiniBatch(seeds=pair_tensor([(0, 1)]), key=(0, 0, 0))
     with pytest.raises(NotImplementedError, match="_sample_with_etype"):
         hp.NegativeSampler([minibatch], 2)(minibatch)
-
-
-# -------------------------------------------------------------------------------------------------
-# Wrong input
-
-
-@pytest.mark.parametrize("ratio", [0, -1])
-def test_a_ratio_below_one_is_refused(ratio):
-    with pytest.raises(ValueError, match=f"negative_ratio is {ratio}; expected 1 or more"):
-        hp.NegativeSampler([], ratio)
-
-
-@pytest.mark.parametrize("ratio", [1.0, True, "2", None])
-def test_a_ratio_of_another_kind_is_refused(ratio):
-    with pytest.raises(TypeError, match="negative_ratio is"):
-        hp.NegativeSampler([], ratio)
-
-
-def test_wrong_settings_are_refused():
-    graph = graph_of([(0, 1)], 2)
-    with pytest.raises(TypeError, match="graph is a int; expected a FusedCSCSamplingGraph"):
-        hp.UniformNegativeSampler([], 3, 2)
-    with pytest.raises(TypeError, match="exclude_true_edges is 1"):
-        hp.UniformNegativeSampler([], graph, 1, exclude_true_edges=1)
-    with pytest.raises(KeyError, match="time"):
-        hp.UniformNegativeSampler([], graph, 1, node_timestamp_attr_name="time")
-    graph.add_node_attribute("time", torch.rand(2))
-    with pytest.raises(TypeError, match="expected integers"):
-        hp.UniformNegativeSampler([], graph, 1, node_timestamp_attr_name="time")
-
-
-SEEDS = {
-    "of one dimension": (tensor([0, 1]), ValueError, r"shape \(2,\); expected \[N, 2\]"),
-    "hyperlinks": (tensor([[0, 1, 2]]), ValueError, r"shape \(1, 3\)"),
-    "floats": (torch.zeros(2, 2), TypeError, "dtype torch.float32"),
-    "lists": ([[0, 1]], TypeError, "are a list"),
-    "a source too large": (tensor([[5, 1]]), IndexError, "sources of seeds: id 5 at position 0"),
-    "negative": (tensor([[1, 1], [1, -1]]), IndexError, "destinations of seeds: id -1 at"),
-    "none": (None, ValueError, "has no seeds"),
-    "by type": ({"a:x:a": tensor([[0, 1]])}, TypeError, "the graph has no types"),
-}
-
-
-@pytest.mark.parametrize("name", SEEDS)
-def test_wrong_seeds_are_refused(name):
-    seeds, error, words = SEEDS[name]
-    with pytest.raises(error, match=words):
-        negatives(graph_of([(0, 1)], 5), seeds, 2)
-
-
-def test_wrong_types_are_refused():
-    graph = build(twins.Graph({"a": 3, "b": 4}, {"a:x:b": [(0, 0)]}))
-    with pytest.raises(TypeError, match=r"seeds are one tensor, but the graph has node types"):
-        negatives(graph, pair_tensor([(0, 1)]), 1)
-    with pytest.raises(ValueError, match=r"'a:x:c' name node types \['c'\]"):
-        negatives(graph, {"a:x:c": pair_tensor([(0, 1)])}, 1)
-    # A relation to be predicted need not be in the graph, unless its edges are to be avoided.
-    missing = {"b:new:a": pair_tensor([(0, 1)])}
-    assert negatives(graph, missing, 50).seeds["b:new:a"][:, 1].max() == 2
-    with pytest.raises(ValueError, match="knows no edges of type 'b:new:a'"):
-        negatives(graph, missing, 1, exclude_true_edges=True)
-
-
-def test_seeds_too_narrow_for_the_nodes_are_refused():
-    with pytest.raises(ValueError, match=r"seeds of dtype torch\.int8 cannot hold"):
-        negatives(graph_of([(0, 1)], 1000), pair_tensor([(0, 1)], torch.int8), 50)
-
-
-def test_a_source_with_an_edge_to_everything_is_named():
-    graph = graph_of([(1, d) for d in range(5)] + [(0, 2)], 5)
-    with pytest.raises(ValueError, match=r"source 1 of seed 1 has an edge to every .*\(5 nodes\)"):
-        negatives(graph, pair_tensor([(0, 2), (1, 2)]), 2, exclude_true_edges=True)
-
-
-@pytest.mark.parametrize(
-    ("timestamp", "error", "words"),
-    [
-        (None, ValueError, "the mini-batch has no timestamp"),
-        (tensor([1, 2]), ValueError, r"timestamp has shape \(2,\) for 1 seeds"),
-        (tensor([[1]]), ValueError, r"timestamp has shape \(1, 1\)"),
-        (torch.ones(1), TypeError, "timestamp has dtype torch.float32"),
-        ([1], TypeError, "timestamp is a list"),
-        ({"a:x:a": tensor([1])}, TypeError, "seeds are a Tensor, but timestamp is a dict"),
-    ],
-)
-def test_wrong_times_are_refused(timestamp, error, words):
-    graph = graph_of([(0, 1)], 3)
-    graph.add_node_attribute("time", tensor([0, 0, 0]))
-    with pytest.raises(error, match=words):
-        negatives(
-            graph, pair_tensor([(0, 1)]), 1, timestamp=timestamp, node_timestamp_attr_name="time"
-        )
-
-
-def test_no_key_and_a_place_after_the_sampler_are_refused():
-    graph = graph_of([(0, 1)], 3)
-    with pytest.raises(ValueError, match="no key"):
-        negatives(graph, pair_tensor([(0, 1)]), 1, key=None)
-    minibatch = hp.MiniBatch(seeds=pair_tensor([(0, 1)]), key=(0, 0, 0), sampled_subgraphs=[])
-    with pytest.raises(ValueError, match="before the neighbour sampler"):
-        hp.UniformNegativeSampler([minibatch], graph, 1)(minibatch)
-
-
-def test_a_damaged_graph_is_named():
-    graph = graph_of([(0, 1), (0, 2)], 3)
-    graph.csc_indptr[2] = 9
-    with pytest.raises(ValueError, match=r"csc_indptr is damaged at node [12]"):
-        negatives(graph, pair_tensor([(1, 1)]), 50, exclude_true_edges=True)
 
 
 # -------------------------------------------------------------------------------------------------
