@@ -5,9 +5,12 @@ import typing as _typing
 from hopline.models.aggregate import max_aggregate, mean_aggregate, sum_aggregate
 from hopline.models.checkpoint import checkpoint_path, load_checkpoint, save_checkpoint
 from hopline.models.conv import SAGEConv
+from hopline.models.dist_spmm import DistSpmm
 from hopline.models.edge_values import add_self_edges, edge_scores, edge_softmax
+from hopline.models.full_graph import DistGAT, DistGCN, DistSAGE, global_mean, sum_gradients
 from hopline.models.gat import GAT, GATConv
 from hopline.models.gcn import GCN, GCNConv
+from hopline.models.halo_plan import HaloPlan
 from hopline.models.inference import layer_wise_inference
 from hopline.models.join_ranks import join_ranks
 from hopline.models.launch import RankError, launch
@@ -18,6 +21,7 @@ from hopline.models.rgcn import RGCN, RelGraphConv
 from hopline.models.rng import keyed_rng
 from hopline.models.run import TrainingRun
 from hopline.models.sage import SAGE
+from hopline.models.tensor_parallel import TensorParallelGCN
 from hopline.models.training import EpochTotal, evaluate, forward_features, train_epoch
 
 if _typing.TYPE_CHECKING:
@@ -28,16 +32,22 @@ __all__ = [
     "GCN",
     "RGCN",
     "SAGE",
+    "DistGAT",
+    "DistGCN",
+    "DistSAGE",
+    "DistSpmm",
     "DotPredictor",
     "EpochTotal",
     "GATConv",
     "GCNConv",
+    "HaloPlan",
     "LinkMetrics",
     "LinkPredictor",
     "MLPPredictor",
     "RankError",
     "RelGraphConv",
     "SAGEConv",
+    "TensorParallelGCN",
     "TrainingRun",
     "add_self_edges",
     "broadcast_optimizer_state",
@@ -49,6 +59,7 @@ __all__ = [
     "forward_features",
     "forward_links",
     "gather_rows",
+    "global_mean",
     "join_ranks",
     "keyed_rng",
     "launch",
@@ -58,6 +69,7 @@ __all__ = [
     "mean_aggregate",
     "save_checkpoint",
     "sum_aggregate",
+    "sum_gradients",
     "train_epoch",
     "weighted_reduce",
 ]

@@ -43,7 +43,7 @@ def save_checkpoint(
     folder: Folder,
     model: nn.Module,
     optimizer: torch.optim.Optimizer,
-    loader: DataLoader,
+    loader: DataLoader | None = None,
     extra: Mapping[str, Any] | None = None,
 ) -> Path:
     """Writes model, optimiser, the loader's place and what else is given.
@@ -54,7 +54,7 @@ def save_checkpoint(
         folder: where the file goes; made if need be.
         model: its state dict is kept; DistributedDataParallel is left aside.
         optimizer: its state dict is kept.
-        loader: its place is kept.
+        loader: its place is kept; None for training without mini-batches.
         extra: tensors, numbers, strings, and dicts, lists and tuples of such. NumPy's numbers
             become Python's.
 
@@ -68,9 +68,11 @@ def save_checkpoint(
     """
     check_model(model)
     check_optimizer(optimizer)
-    check_loader(loader)
+    if loader is not None:
+        check_loader(loader)
     check_mapping(extra, "extra", "{name: value}")
-    return write_checkpoint(folder, model, optimizer, loader.state_dict(), extra or {})
+    place = {} if loader is None else loader.state_dict()
+    return write_checkpoint(folder, model, optimizer, place, extra or {})
 
 
 def write_checkpoint(
@@ -193,7 +195,7 @@ def load_checkpoint(
     folder: Folder,
     model: nn.Module,
     optimizer: torch.optim.Optimizer,
-    loader: DataLoader,
+    loader: DataLoader | None = None,
 ) -> dict[str, Any]:
     """Takes model, optimiser and loader to where a checkpoint stands.
 
@@ -204,7 +206,8 @@ def load_checkpoint(
         folder: as given to `save_checkpoint`.
         model: a model of the same sizes, also in DistributedDataParallel.
         optimizer: of the same kind, over the model's parameters.
-        loader: over the same chain; its next loop reads the rest of the epoch.
+        loader: over the same chain; its next loop reads the rest of the epoch. None where there was
+            none.
 
     Returns:
         What was saved as `extra`, its tensors on the CPU.
@@ -217,7 +220,8 @@ def load_checkpoint(
     """
     check_model(model)
     check_optimizer(optimizer)
-    check_loader(loader)
+    if loader is not None:
+        check_loader(loader)
     content = read_checkpoint(folder)
     take_checkpoint(folder, content, model, optimizer, loader)
     extra: dict[str, Any] = content["extra"]
@@ -251,7 +255,7 @@ def take_checkpoint(
     content: dict[str, Any],
     model: nn.Module,
     optimizer: torch.optim.Optimizer,
-    loader: DataLoader,
+    loader: DataLoader | None,
 ) -> None:
     """Takes model, optimiser and loader to a checkpoint's place, or leaves all as they are.
 
@@ -261,8 +265,15 @@ def take_checkpoint(
     plain = unwrap(model)
     before: dict[str, torch.Tensor] | None = None
     try:
-        place = _place_of_rank(content["loader"], loader)
-        check_state(*loader.chain.parts(), place)
+        place = content["loader"]
+        if (loader is None) != (not place):
+            missing = (
+                "with a loader's place, and there is" if place else "without a loader, and got"
+            )
+            raise ValueError(f"it was saved {missing} {'none' if place else 'one'}")
+        if loader is not None:
+            place = _place_of_rank(place, loader)
+            check_state(*loader.chain.parts(), place)
         kind = content.get("optimizer_kind", type(optimizer).__name__)
         if kind != type(optimizer).__name__:
             raise ValueError(f"the optimizer was {kind} and is {type(optimizer).__name__}")
@@ -279,7 +290,8 @@ def take_checkpoint(
             raise
         path = checkpoint_path(folder)
         raise ValueError(f"{path}: belongs to another run: {error}") from error
-    loader.load_state_dict(place)
+    if loader is not None:
+        loader.load_state_dict(place)
 
 
 def _place_of_rank(state: dict[str, Any], loader: DataLoader) -> dict[str, Any]:

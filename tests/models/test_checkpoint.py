@@ -266,3 +266,20 @@ def test_what_could_not_be_read_again_is_refused_and_the_old_checkpoint_stays(
         run.end_epoch(0.5)
     assert checkpoint_path(tmp_path).read_bytes() == before
     assert [path.name for path in tmp_path.iterdir()] == [checkpoint_path(tmp_path).name]
+
+
+def test_without_a_loader(tmp_path):
+    model, optimizer = ranks.make_model()
+    optimizer.step()
+    save_checkpoint(tmp_path / "plain", model, optimizer, extra={"epoch": 3})
+    other, its_optimizer = ranks.make_model()
+    with torch.no_grad():
+        next(other.parameters()).zero_()
+    assert load_checkpoint(tmp_path / "plain", other, its_optimizer) == {"epoch": 3}
+    assert_same_weights(other, model)
+    loader = ranks.make_loader(150)
+    with pytest.raises(ValueError, match="saved without a loader, and got one"):
+        load_checkpoint(tmp_path / "plain", other, its_optimizer, loader)
+    save_checkpoint(tmp_path / "place", model, optimizer, loader)
+    with pytest.raises(ValueError, match="saved with a loader's place, and there is none"):
+        load_checkpoint(tmp_path / "place", other, its_optimizer)

@@ -1,0 +1,213 @@
+"""Trains a GCN on a whole graph, without sampling, each rank with its part of it.
+
+python examples/full_graph/gcn.py --num-ranks 2                      # the packages of Debian
+python examples/full_graph/gcn.py --num-ranks 2 --dataset DIR        # a data set on disk
+python examples/full_graph/gcn.py --num-ranks 2 --tensor-parallel    # columns instead of parts
+
+The graph is cut once, into a folder beside the others (--parts says where). On several machines cut
+it by `hopline partition`, copy the folder, and start the script by torchrun or `hopline launch`:
+
+torchrun --nnodes 2 --node-rank 0 --nproc-per-node 1 --master-addr HOST --master-port 29500 \
+    examples/full_graph/gcn.py --parts parts
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+import time
+from contextlib import nullcontext
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+
+import hopline.pipes as hp
+from hopline.models import (
+    DistGCN,
+    HaloPlan,
+    TensorParallelGCN,
+    checkpoint_path,
+    global_mean,
+    join_ranks,
+    launch,
+    load_checkpoint,
+    save_checkpoint,
+    sum_gradients,
+    weighted_reduce,
+)
+from hopline.partition import DistDataset, partition_graph
+
+
+def load(args):
+    if args.dataset == "debian":
+        return hp.BuiltinDataset("debian").load()
+    return hp.OnDiskDataset(args.dataset).load()
+
+
+def normalised(rows, args):
+    rows = rows.float()
+    return rows / rows.sum(1, keepdim=True).clamp(min=1e-12) if args.normalize_features else rows
+
+
+class Parts:
+    """Each rank with the rows, seeds and labels of its own nodes."""
+
+    def __init__(self, dataset, args):
+        self.plan = HaloPlan(dataset.graph)
+        task = dataset.tasks[0]
+        in_size = dataset.feature.size("node", None, "feat")[0]
+        own = torch.arange(self.plan.own.start, self.plan.own.stop)
+        self.x = normalised(dataset.feature.read("node", None, "feat", own), args)
+        self.sets = {}
+        for name in ("train", "validation", "test"):
+            seeds, labels = getattr(task, f"{name}_set")[:]
+            mine = (seeds >= self.plan.own.start) & (seeds < self.plan.own.stop)
+            self.sets[name] = (seeds[mine] - self.plan.own.start).long(), labels[mine].long()
+        sizes = in_size, args.hidden, task.metadata["num_classes"]
+        self.model = DistGCN(self.plan, *sizes, num_layers=args.layers, dropout=args.dropout)
+
+    def mean(self, values):
+        """The share of the mean over all ranks' training nodes."""
+        return global_mean(values, self.plan)
+
+    def end_backward(self):
+        """Adds up gradients."""
+        sum_gradients(self.model.parameters(), self.plan)
+
+    def correct(self, right):
+        """Accuracy over all ranks."""
+        return weighted_reduce(
+            right.float().mean() if len(right) else 0.0, len(right), dst=None
+        ).item()
+
+
+class Columns:
+    """Each rank with the whole structure, and some columns of the features."""
+
+    def __init__(self, dataset, args):
+        task = dataset.tasks[0]
+        rows = normalised(dataset.feature.read("node", None, "feat"), args)
+        self.sets = {}
+        for name in ("train", "validation", "test"):
+            seeds, labels = getattr(task, f"{name}_set")[:]
+            self.sets[name] = seeds.long(), labels.long()
+        sizes = rows.shape[1], args.hidden, task.metadata["num_classes"]
+        self.model = TensorParallelGCN(
+            dataset.graph, *sizes, num_layers=args.layers, dropout=args.dropout
+        )
+        self.x = rows[:, self.model.columns(0)].contiguous()
+
+    def mean(self, values):
+        """The mean: each rank has all nodes."""
+        return values.mean()
+
+    def end_backward(self):
+        """Nothing: gradients are whole."""
+
+    def correct(self, right):
+        """Accuracy, the same on all ranks."""
+        return right.float().mean().item()
+
+
+def run_rank(rank, world_size, device, args):
+    torch.manual_seed(args.seed)  # for the initial weights
+    if args.tensor_parallel:
+        opened = nullcontext(load(args))
+    else:
+        opened = DistDataset(args.parts, timeout=args.timeout)
+    with opened as dataset:
+        share = (Columns if args.tensor_parallel else Parts)(dataset, args)
+        model = share.model
+        optimizer = torch.optim.Adam(model.parameters(), args.lr, weight_decay=args.weight_decay)
+        # With columns each rank has weights of its own.
+        folder = args.checkpoint and Path(args.checkpoint)
+        if folder and args.tensor_parallel:
+            folder = folder / f"rank-{rank}"
+        run = {"epoch": 0, "best": -1.0, "best_epoch": 0, "weights": {}}
+        if folder and args.resume and checkpoint_path(folder).exists():
+            run = load_checkpoint(folder, model, optimizer)
+            if rank == 0:
+                print(f"resumed at epoch {run['epoch']}", flush=True)
+        start = time.perf_counter()
+        while run["epoch"] < args.epochs and run["epoch"] - run["best_epoch"] < args.patience:
+            model.train()
+            nodes, labels = share.sets["train"]
+            out = model(share.x, (args.seed, run["epoch"], 0))[nodes]
+            loss = share.mean(F.cross_entropy(out, labels, reduction="none"))
+            optimizer.zero_grad()
+            loss.backward()
+            share.end_backward()
+            optimizer.step()
+            value = accuracy(share, "validation")
+            run["epoch"] += 1
+            if value > run["best"]:
+                run |= {"best": value, "best_epoch": run["epoch"]}
+                run["weights"] = {k: v.clone() for k, v in model.state_dict().items()}
+            if folder and (rank == 0 or args.tensor_parallel):
+                save_checkpoint(folder, model, optimizer, extra=run)
+            if rank == 0 and run["epoch"] % args.print_every == 0:
+                print(
+                    f"epoch {run['epoch']:03d} | validation accuracy {value:.4f} | "
+                    f"{(time.perf_counter() - start) / args.print_every:.3f} s an epoch",
+                    flush=True,
+                )
+                start = time.perf_counter()
+        if run["weights"]:
+            model.load_state_dict(run["weights"])
+        value = accuracy(share, "test")
+        if rank == 0:
+            print(f"test accuracy: {value:.4f} (epoch {run['best_epoch']})", flush=True)
+
+
+@torch.no_grad()
+def accuracy(share, name):
+    share.model.eval()
+    nodes, labels = share.sets[name]
+    return share.correct(share.model(share.x)[nodes].argmax(1) == labels)
+
+
+def main():
+    p = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    p.add_argument("--dataset", default="debian", help="debian, or the folder of a data set")
+    p.add_argument("--parts", default=os.environ.get("HOPLINE_PARTS"),
+                   help="folder that `hopline partition` wrote (default: HOPLINE_PARTS; or the "
+                   "data set is cut)")  # fmt: skip
+    p.add_argument("--num-ranks", type=int, default=2, help="ranks that this script starts")
+    p.add_argument("--tensor-parallel", action="store_true", help="split columns, not nodes")
+    p.add_argument("--hidden", type=int, default=64)
+    p.add_argument("--layers", type=int, default=2)
+    p.add_argument("--dropout", type=float, default=0.5)
+    p.add_argument("--epochs", type=int, default=200)
+    p.add_argument("--patience", type=int, default=100, help="epochs without a better validation")
+    p.add_argument("--lr", type=float, default=0.01)
+    p.add_argument("--weight-decay", type=float, default=5e-4)
+    p.add_argument("--normalize-features", action="store_true", help="rows of sum 1")
+    p.add_argument("--seed", type=int, default=0)
+    p.add_argument("--print-every", type=int, default=20)
+    p.add_argument("--timeout", type=float, default=60.0, help="seconds to wait for another rank")
+    p.add_argument("--checkpoint", help="folder for the checkpoint, on a disk that all ranks see")
+    p.add_argument("--resume", action="store_true", help="go on from the checkpoint, if any")
+    args = p.parse_args()
+    elastic = dist.is_torchelastic_launched()  # by torchrun, which says how many ranks there are
+    if elastic and args.parts is None and not args.tensor_parallel:
+        p.error("name the folder of the parts by --parts, or set HOPLINE_PARTS")
+    with tempfile.TemporaryDirectory(prefix="hopline-parts-") as folder:
+        try:
+            if args.parts is None and not args.tensor_parallel:
+                args.parts = str(Path(folder) / "parts")
+                partition_graph(load(args), "graph", args.num_ranks, args.parts)
+            if elastic:
+                join_ranks(run_rank, args, timeout=args.timeout)
+            else:
+                launch(run_rank, args.num_ranks, args, timeout=args.timeout)
+        except ValueError as error:
+            print(f"error: {error}", file=sys.stderr)
+            sys.exit(2)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,165 @@
+"""HaloPlan: which rows ranks send each other for a product with the whole graph's adjacency."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from hopline.partition import DistGraph
+from hopline.pipes.graph import ORIGINAL_EDGE_ID
+from hopline.pipes.subgraph import Block
+
+__all__ = ["HaloPlan"]
+
+Array = np.ndarray[Any, Any]
+
+
+class HaloPlan:
+    """A rank's nodes, their in-edges, and the rows of other ranks that these begin at.
+
+    Made once, from the same parts that mini-batches are sampled from. Making one is collective, as
+    every product with it is: all ranks of the default process group do the same in the same order.
+    Own nodes are the range of new ids that the rank's parts have; halo nodes are the other sources
+    of in-edges of own nodes, by new ids, and so by rank. Messages go over a process group of their
+    own.
+
+    Args:
+        graph: homogeneous; each rank has a part of its own, or several.
+        device: where rows are.
+
+    Raises:
+        ValueError: the graph has types, or ranks share a part.
+
+    Attributes:
+        own: range, new ids of the own nodes.
+        original_nodes: int64[own], ids in the whole graph of the own nodes.
+        halo: int64[h], new ids of the halo nodes, ascending.
+        local: `Block`, in-edges from own nodes to own nodes.
+        remote: `Block`, in-edges from halo nodes to own nodes.
+        block: `Block`, all in-edges; sources are the own nodes, then the halo.
+        edge_ids: int64[num_edges], new edge ids, in the order of `block`.
+        local_edges, remote_edges: int64[...], which edges of `block` the two other blocks have.
+        in_degrees: int64[own], of own nodes.
+        out_degrees: int64[own], of own nodes, over the in-edges of all ranks' nodes.
+        send_rows: int64[s], own rows that others need, rank by rank.
+        send_counts: int[ranks], how many each rank is sent.
+        receive_counts: int[ranks], how many come from each rank.
+    """
+
+    def __init__(self, graph: DistGraph, device: torch.device | str = "cpu") -> None:
+        if graph.node_type_to_id is not None:
+            raise ValueError(f"{graph} has node types; expected a homogeneous graph")
+        ranks = graph.exchange
+        self.rank, self.world_size = ranks.rank, ranks.world_size
+        book = graph.book
+        if self.world_size > book.num_parts:
+            raise ValueError(
+                f"{self.world_size} ranks share {book.num_parts} parts; expected as many parts as "
+                "ranks, or more: start fewer ranks, or cut the graph into more parts"
+            )
+        self.device = torch.device(device)
+        starts = book.starts("node")
+        share = book.num_parts // self.world_size
+        self.num_nodes = int(starts[-1])
+        self.rank_starts = [int(starts[rank * share]) for rank in range(self.world_size + 1)]
+        self.own = range(self.rank_starts[self.rank], self.rank_starts[self.rank + 1])
+        self.group = dist.new_group() if self.world_size > 1 else None
+        indptr, sources, edge_ids = _edges_of(graph)
+        inside = (sources >= self.own.start) & (sources < self.own.stop)
+        halo = np.unique(sources[~inside])
+        rows = np.where(inside, sources - self.own.start, 0)
+        rows[~inside] = len(self.own) + np.searchsorted(halo, sources[~inside])
+        self.halo = torch.from_numpy(halo)
+        self.original_nodes = torch.cat(
+            [part.original_nodes[""][: part.num_own[""]] for part in graph.parts.values()]
+        ).to(self.device)
+        self.edge_ids = torch.from_numpy(edge_ids)
+        columns = np.repeat(np.arange(len(self.own)), np.diff(indptr))
+        self.block = self._block(indptr, rows, len(self.own) + len(halo))
+        self.local_edges = torch.from_numpy(np.flatnonzero(inside)).to(self.device)
+        self.remote_edges = torch.from_numpy(np.flatnonzero(~inside)).to(self.device)
+        self.local = self._block(_pointers(columns[inside], len(self.own)), rows[inside],
+                                 len(self.own))  # fmt: skip
+        self.remote = self._block(_pointers(columns[~inside], len(self.own)),
+                                  rows[~inside] - len(self.own), len(halo))  # fmt: skip
+        bounds = np.searchsorted(halo, self.rank_starts)
+        self.receive_counts: list[int] = np.diff(bounds).tolist()
+        self._agree_on_rows(halo)
+        self.in_degrees = torch.from_numpy(np.diff(indptr)).to(self.device)
+        counts = np.bincount(rows, minlength=len(self.own) + len(halo))
+        self.out_degrees = self._add_up(torch.from_numpy(counts).to(self.device))
+
+    def _block(self, indptr: Array, rows: Array, num_src: int) -> Block:
+        kind = np.int32 if num_src < 2**31 else np.int64
+        return Block(
+            torch.from_numpy(indptr).to(self.device),
+            torch.from_numpy(rows.astype(kind)).to(self.device),
+            num_src,
+            len(self.own),
+        )
+
+    def _agree_on_rows(self, halo: Array) -> None:
+        """Tells each rank which of its rows this one needs."""
+        if self.group is None:
+            self.send_counts: list[int] = [0]
+            self.send_rows = torch.empty(0, dtype=torch.int64, device=self.device)
+            return
+        wanted = torch.tensor(self.receive_counts, device=self.device)
+        asked = torch.empty_like(wanted)
+        dist.all_to_all_single(asked, wanted, group=self.group)
+        self.send_counts = asked.tolist()
+        ids = torch.from_numpy(halo).to(self.device)
+        rows = torch.empty(sum(self.send_counts), dtype=torch.int64, device=self.device)
+        dist.all_to_all_single(rows, ids, self.send_counts, self.receive_counts, group=self.group)
+        self.send_rows = rows - self.own.start
+
+    def _add_up(self, counts: torch.Tensor) -> torch.Tensor:
+        """Counts of own nodes, with those of the ranks that have them in their halo."""
+        own = counts[: len(self.own)].clone()
+        if self.group is not None:
+            back = counts.new_empty(len(self.send_rows))
+            dist.all_to_all_single(
+                back, counts[len(self.own) :].contiguous(), self.send_counts, self.receive_counts,
+                group=self.group,
+            )  # fmt: skip
+            own.index_add_(0, self.send_rows, back)
+        return own
+
+    def __repr__(self) -> str:
+        return (
+            f"HaloPlan(rank {self.rank} of {self.world_size}: {len(self.own)} own nodes, "
+            f"{len(self.halo)} halo nodes, {self.block.num_edges()} in-edges)"
+        )
+
+
+def _edges_of(graph: DistGraph) -> tuple[Array, Array, Array]:
+    """(pointers, sources by new ids, new edge ids) of the in-edges of the rank's nodes."""
+    pointers, sources, ids = [np.zeros(1, np.int64)], [], []
+    total = 0
+    for number, part in graph.parts.items():
+        own = part.num_own[""]
+        indptr = part.graph.csc_indptr[: own + 1].numpy()
+        count = int(indptr[-1])
+        rows = part.graph.indices[:count].numpy().astype(np.int64)
+        known = np.concatenate(
+            [np.arange(own) + graph.book.node_range(number).start, part.halo[""].numpy()]
+        )
+        sources.append(known[rows])
+        assert part.graph.edge_attributes is not None
+        ids.append(part.graph.edge_attributes[ORIGINAL_EDGE_ID][:count].numpy())
+        pointers.append(indptr[1:].astype(np.int64) + total)
+        total += count
+    empty = np.empty(0, np.int64)
+    return (
+        np.concatenate(pointers),
+        np.concatenate([empty, *sources]),
+        np.concatenate([empty, *ids]),
+    )
+
+
+def _pointers(columns: Array, count: int) -> Array:
+    """int64[count + 1] of edges whose columns ascend."""
+    return np.concatenate([[0], np.cumsum(np.bincount(columns, minlength=count))]).astype(np.int64)

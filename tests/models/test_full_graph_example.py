@@ -1,0 +1,54 @@
+"""examples/full_graph/gcn.py: the same run on any number of ranks, by parts or columns, resumed."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import hopline.pipes as hp
+from hopline.partition import partition_graph
+
+ROOT = Path(__file__).parents[2]
+SCRIPT = ROOT / "examples" / "full_graph" / "gcn.py"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A small data set on disk, and its parts."""
+    folder = tmp_path_factory.mktemp("full-graph")
+    data = hp.planted_partition(600, 4, seed=3, path=folder / "planted")
+    partition_graph(data, "planted", 3, folder / "parts")
+    return folder
+
+
+def run(folder, *options):
+    done = subprocess.run(
+        [sys.executable, str(SCRIPT), "--hidden", "8", "--print-every", "1", *options],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return [re.sub(r" \| [\d.]+ s an epoch", "", line) for line in done.stdout.splitlines()]
+
+
+@pytest.mark.timeout(600)
+def test_ranks_columns_and_a_resumed_run_print_the_same(folder):
+    parts = ("--parts", str(folder / "parts"), "--epochs", "6")
+    whole = run(folder, *parts, "--num-ranks", "1")
+    assert re.fullmatch(r"test accuracy: 0\.\d{4} \(epoch \d+\)", whole[-1])
+    assert run(folder, *parts, "--num-ranks", "3") == whole
+    columns = run(
+        folder, "--dataset", str(folder / "planted"), "--epochs", "6", "--tensor-parallel"
+    )
+    assert abs(float(columns[-1].split()[2]) - float(whole[-1].split()[2])) < 0.02
+    checkpoint = ("--checkpoint", str(folder / "run"), "--num-ranks", "3")
+    first = run(folder, *parts[:2], "--epochs", "3", *checkpoint)
+    second = run(folder, *parts, *checkpoint, "--resume")
+    assert second[0] == "resumed at epoch 3"
+    assert first[:-1] + second[1:] == whole

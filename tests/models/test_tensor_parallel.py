@@ -1,0 +1,96 @@
+"""TensorParallelGCN: outputs, losses, gradients and weights are those of a GCN in one process."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import hopline.pipes as hp
+from hopline.models import GCN, launch
+from hopline.models.conjugate import copy_to_ranks, sum_over_ranks
+from hopline.models.tensor_parallel import TensorParallelGCN, columns_of_rank
+from tests.models.test_full_graph import NODES, close, data, directed, single, whole_block
+
+
+def test_columns_are_shared_out():
+    for width in range(8):
+        for ranks in range(1, 6):
+            parts = [columns_of_rank(width, rank, ranks) for rank in range(ranks)]
+            assert [c for part in parts for c in range(width)[part]] == list(range(width))
+            sizes = [part.stop - part.start for part in parts]
+            assert max(sizes) - min(sizes) <= 1
+
+
+def equal_to_one_process(rank, world_size, device):
+    torch.set_num_threads(1)
+    graph = directed()
+    for dtype, tolerance in ((torch.float64, 1e-10), (torch.float32, 1e-5)):
+        losses, gradients, weights = single("gcn", dtype, 4)
+        torch.manual_seed(0)
+        model = TensorParallelGCN(graph, 3, 8, 4, 3).to(dtype)
+        x, labels, train = data(dtype)
+        x = x[:, model.columns(0)]
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for step, expected in enumerate(losses):
+            loss = F.cross_entropy(model(x, (7, step, 0))[train], labels[train])
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            assert abs(loss.item() - expected) < tolerance, step
+        for i, bias in enumerate(model.biases):
+            close(bias.grad, gradients[2 * i + 1], tolerance)
+            close(model.weights[i].grad, gradients[2 * i][:, model.columns(i)], tolerance)
+        whole = GCN(3, 8, 4, 3).to(dtype)
+        whole.load_state_dict(model.whole_state_dict())
+        for p, weight in zip(whole.parameters(), weights, strict=True):
+            close(p.detach(), weight.detach(), tolerance)
+        model.load_whole_state_dict(GCN(3, 8, 4, 3).to(dtype).state_dict())
+        model.load_whole_state_dict(whole.state_dict())
+        close(model.eval()(x), whole.eval()([whole_block()] * 3, data(dtype)[0]).detach(), 1e-4)
+    hidden_sizes(graph)
+    pair_of_collectives(world_size)
+
+
+def hidden_sizes(graph):
+    """One, and a prime number of columns."""
+    for hidden in (1, 7):
+        torch.manual_seed(1)
+        model = TensorParallelGCN(graph, 3, hidden, 4, dropout=0.0).double()
+        plain = GCN(3, hidden, 4, dropout=0.0).double()
+        plain.load_state_dict(model.whole_state_dict())
+        x = data(torch.float64)[0]
+        got, expected = model(x[:, model.columns(0)]), plain([whole_block()] * 2, x)
+        close(got.detach(), expected.detach())
+        got.square().sum().backward()
+        expected.square().sum().backward()
+        for i, layer in enumerate(plain.layers):
+            close(model.weights[i].grad, layer.weight.grad[:, model.columns(i)])
+            close(model.biases[i].grad, layer.bias.grad)
+
+
+def pair_of_collectives(world_size):
+    x = torch.tensor([1.0, 2.0], dtype=torch.float64, requires_grad=True)
+    total = sum_over_ranks(copy_to_ranks(x) * 3)
+    assert total.tolist() == [3.0 * world_size, 6.0 * world_size]
+    total.sum().backward()
+    assert x.grad.tolist() == [3.0 * world_size] * 2
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
+def test_against_one_process(ranks):
+    if ranks == 1:
+        equal_to_one_process(0, 1, "cpu")
+    else:
+        launch(equal_to_one_process, ranks, timeout=60)
+
+
+def test_what_is_refused():
+    graph = hp.from_coo(
+        {"a:to:b": (torch.tensor([0]), torch.tensor([0]))}, num_nodes={"a": 1, "b": 1}
+    )
+    with pytest.raises(ValueError, match="expected a homogeneous graph"):
+        TensorParallelGCN(graph, 3, 8, 4)
+    model = TensorParallelGCN(directed(), 3, 8, 4)
+    with pytest.raises(ValueError, match=rf"x has shape \(2, 3\); expected \({NODES}, 3\)"):
+        model(torch.zeros(2, 3))
+    with pytest.raises(ValueError, match="norm"):
+        TensorParallelGCN(directed(), 3, 8, 4, norm="left")
