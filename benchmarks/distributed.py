@@ -4,9 +4,10 @@
 
 A graph with planted groups, cut by each method, on ranks of this machine that talk over loopback.
 Each rank reads mini-batches of its share, first over the whole graph, then over its part, with
-features of 100 float32. The least bytes are ids out, and picks, edge ids and rows back, of what a
-rank has not itself. With a cache, the rows of other ranks that are read most, by pre-sampling, are
-kept.
+features of 100 float32. Shares are those of an epoch's global order, in which a rank's seeds are of
+all parts, and those of `node_split`, which are of its own. The least bytes are ids out, and picks,
+edge ids and rows back, of what a rank has not itself. With hot rows, those of other ranks that are
+read most, by pre-sampling, are kept.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ import torch.distributed as dist
 
 import hopline.pipes as hp
 from hopline.models import launch
-from hopline.partition import DistDataset, partition_graph
+from hopline.partition import DistDataset, node_split, partition_graph
 
 EDGE_ID_BYTES = 8
 
@@ -49,12 +50,20 @@ def store_of(nodes: int) -> hp.BasicFeatureStore:
     return hp.BasicFeatureStore({("node", None, "feat"): hp.TorchBasedFeature(rows)})
 
 
-def chain(options: Any, graph: Any, store: Any, rank: int, ranks: int, nodes: int) -> hp.Stage:
-    items = hp.ItemSet(nodes, names="seeds")
-    sampler = hp.DistributedItemSampler(
-        items, options.batch_size, shuffle=True, seed=1, num_replicas=ranks, rank=rank
-    )
-    return sampler.sample_neighbor(graph, options.fanout).fetch_feature(store, ["feat"])
+def sampled(options: Any, graph: Any, rank: int, ranks: int, local: bool) -> hp.Stage:
+    """A rank's mini-batches: of the epoch's global order, or of its own part's nodes."""
+    if local:
+        mask = torch.ones(options.nodes, dtype=torch.bool)
+        seeds = node_split(mask, graph, batch_size=options.batch_size)
+        sampler = hp.ItemSampler(
+            hp.ItemSet(seeds, names="seeds"), options.batch_size, shuffle=True, seed=1 + rank
+        )
+    else:
+        sampler = hp.DistributedItemSampler(
+            hp.ItemSet(options.nodes, names="seeds"), options.batch_size, shuffle=True, seed=1,
+            num_replicas=ranks, rank=rank,
+        )  # fmt: skip
+    return sampler.sample_neighbor(graph, options.fanout)
 
 
 def milliseconds(made: hp.Stage, options: Any) -> float:
@@ -93,34 +102,41 @@ def least_bytes(minibatch: hp.MiniBatch, graph: Any) -> tuple[int, int, int]:
 def run_rank(rank: int, ranks: int, device: Any, options: Any, folder: str, found: str) -> None:
     torch.set_num_threads(1)
     graph = hp.FusedCSCSamplingGraph.load(Path(folder).parent / "graph")
-    whole = chain(options, graph, store_of(options.nodes), rank, ranks, options.nodes)
+    whole = sampled(options, graph, rank, ranks, False)
+    whole = whole.fetch_feature(store_of(options.nodes), ["feat"])
     figures: dict[str, float] = {"whole graph, ms": milliseconds(whole, options)}
-    with DistDataset(folder) as dataset:
-        # As many seeds of the same places in the epoch; ids are the new ones.
-        made = chain(options, dataset.graph, dataset.feature, rank, ranks, options.nodes)
-        figures["parts, ms"] = milliseconds(made, options)
-        before = dataset.graph.exchange.bytes_sent
-        counts = np.array([least_bytes(m, dataset.graph) for m in islice(made, options.batches)])
-        dist.barrier()
-        sent = torch.tensor([dataset.graph.exchange.bytes_sent - before], dtype=torch.float64)
-        totals = torch.from_numpy(counts.sum(axis=0)).double()
-        dist.all_reduce(sent)
-        dist.all_reduce(totals)
-        figures["MB sent a mini-batch"] = sent.item() / ranks / options.batches / 1e6
-        figures["least MB"] = totals[0].item() / ranks / options.batches / 1e6
-        figures["sent over least"] = sent.item() / max(1.0, totals[0].item())
-        figures["remote input nodes, %"] = 100 * totals[1].item() / totals[2].item()
-        # Of the nodes that sampling alone asks for most, those of other ranks.
-        hot = hp.hot_set_by_presampling(made, options.nodes // 4, 20)
-        own = dataset.graph.book.node_range(rank * dataset.graph.book.num_parts // ranks)
-        hot = hot[(hot < own.start) | (hot >= own.stop)][: options.cache_bytes // 400]
-        feature = dataset.feature["node", None, "feat"]
-        feature = hp.cpu_cached_feature(feature, options.cache_bytes, "static", hot_ids=hot)
-        cached = hp.BasicFeatureStore({("node", None, "feat"): feature})
-        made = chain(options, dataset.graph, cached, rank, ranks, options.nodes)
-        figures["parts with a cache, ms"] = milliseconds(made, options)
+    for local, order in ((False, "global order"), (True, "node_split")):
+        with DistDataset(folder) as dataset:
+            samples = sampled(options, dataset.graph, rank, ranks, local)
+            made = samples.fetch_feature(dataset.feature, ["feat"])
+            figures[f"{order}, ms"] = milliseconds(made, options)
+            figures |= traffic(made, dataset, options, ranks, order)
+            hot = dataset.feature.cache_hot_rows(samples, options.cache_bytes)
+            figures[f"{order}, hot rows"] = hot
+            figures[f"{order}, hot rows, ms"] = milliseconds(made, options)
+            with_hot = traffic(made, dataset, options, ranks, order)
+            sent = f"{order}, MB sent a mini-batch"
+            figures[f"{order}, hot rows, MB sent a mini-batch"] = with_hot[sent]
     if rank == 0:
         Path(found).write_text("\n".join(f"{name}\t{value}" for name, value in figures.items()))
+
+
+def traffic(
+    made: hp.Stage, dataset: DistDataset, options: Any, ranks: int, order: str
+) -> dict[str, float]:
+    """Bytes of a mini-batch, on all ranks together."""
+    before = dataset.graph.exchange.bytes_sent
+    counts = np.array([least_bytes(m, dataset.graph) for m in islice(made, options.batches)])
+    dist.barrier()
+    sent = torch.tensor([dataset.graph.exchange.bytes_sent - before], dtype=torch.float64)
+    totals = torch.from_numpy(counts.sum(axis=0)).double()
+    dist.all_reduce(sent)
+    dist.all_reduce(totals)
+    return {
+        f"{order}, MB sent a mini-batch": sent.item() / ranks / options.batches / 1e6,
+        f"{order}, sent over least": sent.item() / max(1.0, totals[0].item()),
+        f"{order}, remote input nodes, %": 100 * totals[1].item() / totals[2].item(),
+    }
 
 
 def main() -> None:
@@ -155,7 +171,7 @@ def main() -> None:
                 print(f"{ranks} ranks, {method}")
                 for line in found.read_text().splitlines():
                     name, value = line.split("\t")
-                    print(f"    {name:28}{float(value):10.2f}", flush=True)
+                    print(f"    {name:44}{float(value):10.2f}", flush=True)
                 shutil.rmtree(parts)
     finally:
         shutil.rmtree(folder, ignore_errors=True)

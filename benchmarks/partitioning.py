@@ -105,7 +105,7 @@ def warm_up(method: str) -> None:
         partition_graph(dataset, "small", 2, Path(folder) / "parts", part_method=method)
 
 
-def child(folder: Path, method: str, parts: int) -> None:
+def child(folder: Path, method: str, parts: int, max_memory: int | None) -> None:
     """One method on one graph; tells what it does in lines that the parent reads."""
     warnings.simplefilter("ignore")
     warm_up(method)
@@ -116,7 +116,7 @@ def child(folder: Path, method: str, parts: int) -> None:
     dataset = SimpleNamespace(graph=graph, feature=store, tasks=[])
     print("assign", flush=True)
     started, cpu = time.perf_counter(), time.process_time()
-    found = assign_nodes(graph, parts, method)
+    found = assign_nodes(graph, parts, method, max_memory=max_memory)
     answer: dict[str, Any] = {
         "edges": graph.total_num_edges, "nodes": graph.total_num_nodes,
         "assign_s": time.perf_counter() - started, "assign_cpu": time.process_time() - cpu,
@@ -141,9 +141,11 @@ def anonymous(pid: int) -> int:
     return 0
 
 
-def measure(folder: Path, method: str, parts: int) -> dict[str, Any]:
+def measure(folder: Path, method: str, parts: int, max_memory: int) -> dict[str, Any]:
     """Runs a method in a process; its answer, with the peak of each step in bytes."""
-    command = [sys.executable, __file__, "--child", str(folder), method, str(parts)]
+    command = [
+        sys.executable, __file__, "--child", str(folder), method, str(parts), str(max_memory)
+    ]  # fmt: skip
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     os.set_blocking(process.stdout.fileno(), False)
@@ -178,7 +180,7 @@ def sizes(options: argparse.Namespace) -> None:
             check=True, cwd=Path(__file__).parent,
         )  # fmt: skip
         for i, method in enumerate(options.methods):
-            got = measure(folder, method, options.parts)
+            got = measure(folder, method, options.parts, options.max_memory)
             if i == 0:
                 print(f"\n{got['edges']:,} edges, {got['nodes']:,} nodes, {options.parts} parts")
                 print(HEAD)
@@ -218,14 +220,21 @@ def datasets(options: argparse.Namespace) -> None:
 
 
 def main() -> None:
-    if len(sys.argv) == 5 and sys.argv[1] == "--child":
-        child(Path(sys.argv[2]), sys.argv[3], int(sys.argv[4]))
+    if len(sys.argv) == 6 and sys.argv[1] == "--child":
+        most = int(sys.argv[5])
+        child(Path(sys.argv[2]), sys.argv[3], int(sys.argv[4]), most or None)
         return
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--edges", type=lambda text: int(float(text)), nargs="+", default=[])
     parser.add_argument("--datasets", action="store_true")
     parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS))
     parser.add_argument("--parts", type=int, default=4)
+    parser.add_argument(
+        "--max-memory",
+        type=lambda text: int(float(text)),
+        default=0,
+        help="bytes that assigning may take by its estimate; 0: what is free",
+    )
     parser.add_argument(
         "--folder",
         type=Path,
