@@ -17,15 +17,21 @@ import numpy as np
 from hopline.pipes.kernels.compiling import kernel
 from hopline.pipes.kernels.instructions import (
     LOOKED,
-    bits_of,
     borrow,
     first_bit,
-    float_of,
     loose_add,
     low_marks,
     prefetch,
-    quotient,
 )  # fmt: skip
+from hopline.pipes.kernels.instructions import (
+    bits_of as _bits,
+)
+from hopline.pipes.kernels.instructions import (
+    float_of as _from_bits,
+)
+from hopline.pipes.kernels.instructions import (
+    quotient as _quotient,
+)
 
 __all__ = ["NEAR", "pick_smallest"]
 
@@ -85,14 +91,14 @@ def _exponential(unit):
     log(m) = 2 artanh((m - 1) / (m + 1)) by its series, for m in (sqrt(1/2), sqrt(2)]: eleven
     terms leave an error below the rounding.
     """
-    bits = bits_of(unit)
+    bits = _bits(unit)
     exponent = (bits >> 52) - 1023
-    m = float_of((bits & FRACTION) | ONE_EXPONENT)
+    m = _from_bits((bits & FRACTION) | ONE_EXPONENT)
     if m > SQRT2:
         m = m * 0.5
         exponent += 1
     f = m - 1.0
-    s = quotient(f, 2.0 + f)
+    s = _quotient(f, 2.0 + f)
     z = s * s
     p = 1.0 / 21.0
     p = p * z + 1.0 / 19.0
@@ -164,7 +170,7 @@ def _guess(weighted, k, degree, total, squares):
 @kernel
 def _score_by_weight(words, weights, count, scores):
     for i in range(count):
-        scores[i] = quotient(_exponential(_unit(words[i])), weights[i])
+        scores[i] = _quotient(_exponential(_unit(words[i])), weights[i])
 
 
 @kernel
@@ -269,10 +275,10 @@ def _best_of_many(scores, count, k, best):
 
     By bisection: floats that are not negative have the order of their bits.
     """
-    low, high = np.int64(0), bits_of(np.inf)
+    low, high = np.int64(0), _bits(np.inf)
     while low < high:
         middle = low + ((high - low) >> 1)  # their sum might be too large
-        bound = float_of(middle)
+        bound = _from_bits(middle)
         reached = 0
         for i in range(count):
             reached += scores[i] <= bound
@@ -280,7 +286,7 @@ def _best_of_many(scores, count, k, best):
             high = middle
         else:
             low = middle + 1
-    cut = float_of(low)
+    cut = _from_bits(low)
     ties = k
     for i in range(count):
         ties -= scores[i] < cut

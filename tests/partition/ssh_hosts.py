@@ -13,7 +13,13 @@ from pathlib import Path
 import asyncssh
 
 PIECE = 1 << 16
-MAIN = "import sys; from hopline.partition.cli import main; sys.exit(main())"
+# A shell starts what runs in the background deaf to Ctrl-C.
+MAIN = """
+import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
+from hopline.partition.cli import main
+sys.exit(main())
+"""
 
 
 class SshHosts:

@@ -240,4 +240,6 @@ TABLE: list[Entry] = [
     ("hot_set_by_presampling", lambda: presampled(source(), 2, 0), ValueError, "batches is 0; expected 1"),
     ("hot_set_by_presampling", lambda: presampled(source(), 2, 0.5), TypeError, "batches is 0.5; expected an int"),
     ("hot_set_by_presampling", lambda: presampled(source(), 2, 1), ValueError, "no input_nodes to count; give a chain"),
+    ("BasicFeatureStore.read_many", lambda: hp.BasicFeatureStore({}).read_many([(("node", None, "x"), ids(0))]), KeyError, "no feature"),
+    ("TorchBasedFeatureStore.read_many", lambda: hp.TorchBasedFeatureStore([]).read_many([(("node", None, "x"), ids(0))]), KeyError, "no feature"),
 ]  # fmt: skip
