@@ -10,11 +10,12 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import nn
 
+from hopline.models.checks import check_floating, check_tensor
 from hopline.models.dist_spmm import DistSpmm
 from hopline.models.gat import GAT
 from hopline.models.gcn import GCN
 from hopline.models.halo_exchange import Halo, start_halo, wait_halo
-from hopline.models.halo_plan import HaloPlan
+from hopline.models.halo_plan import HaloPlan, check_plan
 from hopline.models.node_dropout import Key, NodeDropout
 from hopline.models.sage import SAGE
 
@@ -32,7 +33,7 @@ class _FullGraph(nn.Module):
 
     def __init__(self, plan: HaloPlan, layers: Any, dropout: float) -> None:
         super().__init__()
-        self.plan, self.layers = plan, layers
+        self.plan, self.layers = check_plan(plan), layers
         self.dropout = NodeDropout(dropout)
 
     def forward(self, x: torch.Tensor, key: Key = (0, 0, 0)) -> torch.Tensor:
@@ -45,7 +46,16 @@ class _FullGraph(nn.Module):
 
         Returns:
             [own, out_size].
+
+        Raises:
+            TypeError: x is no tensor of floating point.
+            ValueError: x has another shape.
         """
+        check_tensor(x, "x")
+        check_floating(x, "x")
+        expected = (len(self.plan.own), self.layers[0].in_size)
+        if tuple(x.shape) != expected:
+            raise ValueError(f"x has shape {tuple(x.shape)}; expected {expected}, own nodes' rows")
         for i in range(len(self.layers)):
             x = self._layer(i, x)
             if i < len(self.layers) - 1:
@@ -68,7 +78,8 @@ class DistGCN(_FullGraph):
         dropout: probability with which a value between layers is set to 0 in training.
         norm: as in `GCNConv`.
         self_loop: as in `GCNConv`; False for a graph that has its self edges.
-        wire_dtype: as of `DistSpmm`.
+        mode: as of `DistSpmm`; so is wire_dtype.
+        wire_dtype: in which rows are sent.
 
     Raises:
         ValueError: as `GCN`.
@@ -85,13 +96,14 @@ class DistGCN(_FullGraph):
         *,
         norm: str = "both",
         self_loop: bool = True,
+        mode: str = "halo",
         wire_dtype: torch.dtype | None = None,
     ) -> None:
         model = GCN(
             in_size, hidden_size, out_size, num_layers, dropout, norm=norm, self_loop=self_loop
         )
         super().__init__(plan, model.layers, dropout)
-        self.spmm = DistSpmm(plan, norm, self_loop=self_loop, wire_dtype=wire_dtype)
+        self.spmm = DistSpmm(plan, norm, self_loop=self_loop, mode=mode, wire_dtype=wire_dtype)
 
     def _layer(self, i: int, x: torch.Tensor) -> torch.Tensor:
         layer = self.layers[i]
@@ -114,7 +126,8 @@ class DistSAGE(_FullGraph):
         out_size: values of an output row, e.g. the number of classes.
         num_layers: number of layers.
         dropout: probability with which a value between layers is set to 0 in training.
-        wire_dtype: as of `DistSpmm`.
+        mode: as of `DistSpmm`; so is wire_dtype.
+        wire_dtype: in which rows are sent.
 
     Raises:
         ValueError: as `SAGE`.
@@ -129,11 +142,12 @@ class DistSAGE(_FullGraph):
         num_layers: int = 3,
         dropout: float = 0.5,
         *,
+        mode: str = "halo",
         wire_dtype: torch.dtype | None = None,
     ) -> None:
         model = SAGE(in_size, hidden_size, out_size, num_layers, dropout)
         super().__init__(plan, model.layers, dropout)
-        self.spmm = DistSpmm(plan, "right", wire_dtype=wire_dtype)
+        self.spmm = DistSpmm(plan, "right", mode=mode, wire_dtype=wire_dtype)
 
     def _layer(self, i: int, x: torch.Tensor) -> torch.Tensor:
         layer = self.layers[i]
@@ -207,7 +221,12 @@ def global_mean(values: torch.Tensor, plan: HaloPlan) -> torch.Tensor:
 
     Returns:
         Sum of values over the number of all ranks' values, for `backward`.
+
+    Raises:
+        TypeError: plan is no HaloPlan, or values no tensor.
     """
+    check_plan(plan)
+    check_tensor(values, "values")
     count = torch.tensor([float(len(values))], dtype=torch.float64, device=values.device)
     if plan.group is not None:
         dist.all_reduce(count, group=plan.group)
@@ -220,7 +239,11 @@ def sum_gradients(parameters: Iterable[nn.Parameter], plan: HaloPlan) -> None:
     Args:
         parameters: the same on all ranks; those without a gradient count as zeros.
         plan: of the ranks.
+
+    Raises:
+        TypeError: plan is no HaloPlan.
     """
+    check_plan(plan)
     wanted = [p for p in parameters if p.requires_grad]
     for p in wanted:
         if p.grad is None:

@@ -12,7 +12,7 @@ from hopline.partition import DistGraph
 from hopline.pipes.graph import ORIGINAL_EDGE_ID
 from hopline.pipes.subgraph import Block
 
-__all__ = ["HaloPlan"]
+__all__ = ["HaloPlan", "check_plan"]
 
 Array = np.ndarray[Any, Any]
 
@@ -31,6 +31,7 @@ class HaloPlan:
         device: where rows are.
 
     Raises:
+        TypeError: graph is no DistGraph.
         ValueError: the graph has types, or ranks share a part.
 
     Attributes:
@@ -50,6 +51,8 @@ class HaloPlan:
     """
 
     def __init__(self, graph: DistGraph, device: torch.device | str = "cpu") -> None:
+        if not isinstance(graph, DistGraph):
+            raise TypeError(f"graph is a {type(graph).__name__}; expected a DistGraph")
         if graph.node_type_to_id is not None:
             raise ValueError(f"{graph} has node types; expected a homogeneous graph")
         ranks = graph.exchange
@@ -133,6 +136,13 @@ class HaloPlan:
             f"HaloPlan(rank {self.rank} of {self.world_size}: {len(self.own)} own nodes, "
             f"{len(self.halo)} halo nodes, {self.block.num_edges()} in-edges)"
         )
+
+
+def check_plan(plan: object) -> HaloPlan:
+    """The plan; `TypeError` if it is none."""
+    if not isinstance(plan, HaloPlan):
+        raise TypeError(f"plan is a {type(plan).__name__}; expected a HaloPlan")
+    return plan
 
 
 def _edges_of(graph: DistGraph) -> tuple[Array, Array, Array]:

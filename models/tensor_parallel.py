@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -9,25 +10,17 @@ import torch.distributed as dist
 from torch import nn
 
 from hopline.models.aggregate import sum_aggregate
+from hopline.models.checks import check_floating, check_tensor
 from hopline.models.conjugate import copy_to_ranks, sum_over_ranks
 from hopline.models.dist_spmm import normalised_sum
 from hopline.models.gcn import GCN
 from hopline.models.node_dropout import Key, NodeDropout
+from hopline.models.tensor_columns import columns_of_rank
+from hopline.pipes.checks import check_count
 from hopline.pipes.graph import FusedCSCSamplingGraph
 from hopline.pipes.subgraph import Block
 
-__all__ = ["TensorParallelGCN", "columns_of_rank"]
-
-
-def columns_of_rank(width: int, rank: int, world_size: int) -> slice:
-    """The columns of a rank: as many on all, up to one; none where there are more ranks.
-
-    >>> [columns_of_rank(5, rank, 3) for rank in range(3)]
-    [slice(0, 2, None), slice(2, 4, None), slice(4, 5, None)]
-    """
-    each, more = divmod(width, world_size)
-    low = rank * each + min(rank, more)
-    return slice(low, low + each + (rank < more))
+__all__ = ["TensorParallelGCN"]
 
 
 class TensorParallelGCN(nn.Module):
@@ -53,6 +46,7 @@ class TensorParallelGCN(nn.Module):
         self_loop: as in `GCNConv`; False for a graph that has its self edges.
 
     Raises:
+        TypeError: graph is no FusedCSCSamplingGraph.
         ValueError: the graph has types; otherwise as `GCN`.
     """
 
@@ -69,6 +63,8 @@ class TensorParallelGCN(nn.Module):
         self_loop: bool = True,
     ) -> None:
         super().__init__()
+        if not isinstance(graph, FusedCSCSamplingGraph):
+            raise TypeError(f"graph is a {type(graph).__name__}; expected a FusedCSCSamplingGraph")
         if graph.node_type_to_id is not None:
             raise ValueError(f"{graph} has node types; expected a homogeneous graph")
         grouped = dist.is_available() and dist.is_initialized()
@@ -92,7 +88,13 @@ class TensorParallelGCN(nn.Module):
         self.dropout = NodeDropout(dropout)
 
     def columns(self, i: int) -> slice:
-        """The rank's columns of layer i's input; of the features for 0."""
+        """The rank's columns of layer i's input; of the features for 0.
+
+        Raises:
+            IndexError: there is no such layer.
+        """
+        if not 0 <= check_count(i, "layer", None) < len(self.sizes) - 1:
+            raise IndexError(f"layer {i} of {len(self.sizes) - 1}")
         return columns_of_rank(self.sizes[i], self.rank, self.world_size)
 
     def forward(self, x: torch.Tensor, key: Key = (0, 0, 0)) -> torch.Tensor:
@@ -106,8 +108,11 @@ class TensorParallelGCN(nn.Module):
             [num_nodes, out_size], the same on all ranks: compute the loss on each.
 
         Raises:
+            TypeError: x is no tensor of floating point.
             ValueError: x has another shape.
         """
+        check_tensor(x, "x")
+        check_floating(x, "x")
         expected = (self.block.num_dst_nodes(), self.weights[0].shape[1])
         if tuple(x.shape) != expected:
             raise ValueError(
@@ -143,13 +148,21 @@ class TensorParallelGCN(nn.Module):
             state[f"layers.{i}.weight"], state[f"layers.{i}.bias"] = whole, bias.detach().clone()
         return state
 
-    def load_whole_state_dict(self, state: dict[str, torch.Tensor]) -> None:
+    def load_whole_state_dict(self, state: Mapping[str, torch.Tensor]) -> None:
         """Takes the rank's columns of the `state_dict` of a `GCN`.
 
         Raises:
-            KeyError: a layer is missing.
-            RuntimeError: the sizes differ.
+            TypeError: it is no dict.
+            ValueError: a layer is missing, or the sizes differ.
         """
+        if not isinstance(state, Mapping):
+            raise TypeError(f"state is a {type(state).__name__}; expected a GCN's state_dict")
+        for i, (width, rows) in enumerate(zip(self.sizes, self.sizes[1:], strict=False)):
+            for name, shape in (("weight", (rows, width)), ("bias", (rows,))):
+                value = state.get(f"layers.{i}.{name}")
+                if value is None or tuple(value.shape) != shape:
+                    got = "nothing" if value is None else f"shape {tuple(value.shape)}"
+                    raise ValueError(f"layers.{i}.{name} has {got}; expected shape {shape}")
         with torch.no_grad():
             for i, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
                 weight.copy_(state[f"layers.{i}.weight"][:, self.columns(i)])

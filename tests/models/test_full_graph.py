@@ -10,6 +10,7 @@ import torch.nn.functional as F
 import hopline.pipes as hp
 from hopline.models import GAT, GCN, SAGE, launch
 from hopline.models.conjugate import copy_to_ranks, sum_over_ranks
+from hopline.models.dist_modes import rows_sent
 from hopline.models.dist_spmm import DistSpmm
 from hopline.models.full_graph import DistGAT, DistGCN, DistSAGE, global_mean, sum_gradients
 from hopline.models.halo_plan import HaloPlan
@@ -92,11 +93,35 @@ def spmm_is_exact(rank, world_size, device, folder):
                         close(own_weight.grad, weight.grad[by_new])
                     rows = len(plan.send_rows) + len(plan.halo)
                     assert spmm.bytes_sent == rows * 3 * 8
+        ways_agree(plan, x_all[mine], aim[mine])
         rounded = DistSpmm(plan, "both", wire_dtype=torch.bfloat16)(x_all[mine])
         exact = DistSpmm(plan, "both")(x_all[mine])
         assert (rounded - exact).abs().max() < 0.05 if len(mine) else True
         assert rounded.dtype == torch.float64
         check_gradients(plan, mine)
+
+
+def ways_agree(plan, x, aim):
+    """Whatever is sent, sums and gradients are the same, and bytes are what the plan says."""
+    found = {}
+    for mode in ("halo", "broadcast", "columns", "auto"):
+        spmm = DistSpmm(plan, "both", self_loop=True, mode=mode)
+        own = x.clone().requires_grad_()
+        out = spmm(own)
+        (out * aim).sum().backward()
+        found[mode] = out.detach(), own.grad
+        close(out.detach(), found["halo"][0])
+        close(own.grad, found["halo"][1])
+        total = torch.tensor([spmm.bytes_sent], dtype=torch.float64)
+        if plan.world_size > 1:
+            dist.all_reduce(total)
+        assert total.item() == 2 * rows_sent(plan)[spmm.mode] * 3 * 8 or spmm.mode == "columns"
+    sent = rows_sent(plan)
+    assert spmm.mode == ("columns" if sent["columns"] < sent["halo"] else "halo")
+    with pytest.raises(ValueError, match="got edge_weight in mode"):
+        DistSpmm(plan, mode="columns")(x, torch.ones(plan.block.num_edges()))
+    with pytest.raises(ValueError, match="leave out wire_dtype"):
+        DistSpmm(plan, mode="broadcast", wire_dtype=torch.bfloat16)
 
 
 def check_gradients(plan, mine):

@@ -7,7 +7,8 @@ import torch.nn.functional as F
 import hopline.pipes as hp
 from hopline.models import GCN, launch
 from hopline.models.conjugate import copy_to_ranks, sum_over_ranks
-from hopline.models.tensor_parallel import TensorParallelGCN, columns_of_rank
+from hopline.models.tensor_columns import columns_of_rank
+from hopline.models.tensor_parallel import TensorParallelGCN
 from tests.models.test_full_graph import NODES, close, data, directed, single, whole_block
 
 
