@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import numpy as np
@@ -69,7 +70,9 @@ class HaloPlan:
         self.num_nodes = int(starts[-1])
         self.rank_starts = [int(starts[rank * share]) for rank in range(self.world_size + 1)]
         self.own = range(self.rank_starts[self.rank], self.rank_starts[self.rank + 1])
-        self.group = dist.new_group() if self.world_size > 1 else None
+        # A new group waits for half an hour by itself, whatever the default group does.
+        timeout = timedelta(seconds=ranks.timeout)
+        self.group = dist.new_group(timeout=timeout) if self.world_size > 1 else None
         indptr, sources, edge_ids = _edges_of(graph)
         inside = (sources >= self.own.start) & (sources < self.own.stop)
         halo = np.unique(sources[~inside])
