@@ -97,8 +97,8 @@ def assign_nodes(
         balance_edges: parts are to have equal shares of the edges too. Likewise.
         eps: how far above the mean a part may be, for all that is balanced: 0.1 is 1.1 times.
         recursive: METIS bisects over and over.
-        objective: what METIS keeps low: "cut", edges between parts; "vol", halo rows (not with
-            recursive).
+        objective: what METIS keeps low: "cut", edges between parts; "vol", halo rows (with
+            "metis" alone, and not recursive).
         seed: int in [0, 2**31).
         max_memory: bytes that may be used beside the graph; None asks the system.
 
@@ -141,6 +141,10 @@ def assign_nodes(
     name = method if isinstance(method, str) else "given"
     if isinstance(method, str) and method not in METHODS:
         raise ValueError(f"method is {method!r}; expected one of {METHODS}, or each node's part")
+    if objective == "vol" and name != "metis":
+        raise ValueError(
+            f"objective is 'vol' with method {name!r}; only 'metis' knows it: drop one"
+        )
     _check_memory(graph, name, max_memory)
     indptr, indices = check_edges(graph.csc_indptr, graph.indices)
     groups, names = balance_groups(graph, balance_ntypes)

@@ -138,6 +138,8 @@ def _path(folder: Path, name: str, part: int, number: int) -> Path:
 
 
 def _described(path: Path, about: Mapping[str, Any], free: Iterable[str]) -> dict[str, Any]:
+    if not path.exists():
+        raise FileNotFoundError(f"{path} is not there; expected a folder that save() wrote")
     document = read_plain_yaml(path)
     if not isinstance(document, dict):
         raise ValueError(f"{path}: holds {show(document)}; expected names and values")

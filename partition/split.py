@@ -49,11 +49,12 @@ def node_split(
         integer[share] of the dtype of nodes, int64 for a mask; in the order of nodes.
 
     Raises:
-        TypeError: nodes are no tensor of bool or integers.
+        TypeError: nodes are no tensor of bool or integers, or graph is no DistGraph.
         ValueError: they are not of one dimension, or a mask is of other length.
         IndexError: an id is outside the graph.
         KeyError: there is no such type.
     """
+    _check_graph(graph)
     ids = _ids(nodes, graph.book.num_nodes(node_type), "nodes")
     owners = graph.book.node_owner(ids, node_type).numpy()
     return _share(ids, owners, graph, batch_size, drop_last)
@@ -81,9 +82,17 @@ def edge_split(
     Raises:
         TypeError, ValueError, IndexError, KeyError: as `node_split`.
     """
+    _check_graph(graph)
     ids = _ids(edges, graph.book.num_edges(edge_type), "edges")
     owners = graph.book.edge_owner(ids, edge_type).numpy()
     return _share(ids, owners, graph, batch_size, drop_last)
+
+
+def _check_graph(graph: object) -> None:
+    if not isinstance(getattr(graph, "book", None), PartitionBook):
+        raise TypeError(
+            f"graph is a {type(graph).__name__}; expected a DistGraph, such as dataset.graph"
+        )
 
 
 def share_of_rank(

@@ -40,8 +40,13 @@ def verify_partition(path: str | os.PathLike[str], dataset: Any) -> None:
 
     Raises:
         PartitionError: something differs; names the file or part, and the first difference.
+        TypeError: dataset is neither.
     """
     graph: FusedCSCSamplingGraph = getattr(dataset, "graph", dataset)
+    if not isinstance(graph, FusedCSCSamplingGraph):
+        raise TypeError(
+            f"dataset is a {type(dataset).__name__}; expected a loaded data set, or its graph"
+        )
     manifest = load_partition(path)
     manifest.check_files(Path(path), content=True)
     _check_types(manifest, graph)

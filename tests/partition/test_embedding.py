@@ -186,6 +186,8 @@ def test_wrong_input_is_refused(tmp_path):
         emb(torch.tensor([0, 120]))
     with pytest.raises(TypeError, match="expected integers"):
         emb(torch.tensor([0.5]))
+    with pytest.raises(FileNotFoundError, match="is not there; expected a folder that save"):
+        emb.load(tmp_path / "nowhere")
     with pytest.raises(ValueError, match="twice"):
         SparseAdam([emb, emb])
     with pytest.raises(TypeError, match="some DistEmbedding"):

@@ -148,6 +148,9 @@ def test_wrong_input_is_refused():
         node_split(torch.ones(5), graph)
     with pytest.raises(TypeError, match="list"):
         node_split([0, 1], graph)
+    for split in (node_split, edge_split):
+        with pytest.raises(TypeError, match="graph is a PartitionBook; expected a DistGraph"):
+            split(torch.tensor([0]), graph.book)
     with pytest.raises(IndexError, match="node id 5 at 1"):
         node_split(torch.tensor([0, 5]), graph)
     with pytest.raises(KeyError, match="no node type 'user'"):

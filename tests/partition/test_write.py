@@ -202,6 +202,7 @@ def test_what_is_there_stays(tmp_path):
         ({"balance_ntypes": torch.zeros(7, dtype=torch.int64)}, ValueError, "shape"),
         ({"balance_ntypes": {"user": torch.zeros(3)}}, TypeError, "no types"),
         ({"objective": "cuts"}, ValueError, "'cuts'; expected 'cut' or 'vol'"),
+        ({"objective": "vol", "part_method": "ldg"}, ValueError, "with method 'ldg'; only 'metis'"),
         ({"eps": -0.1}, ValueError, "eps is -0.1"),
         ({"eps": float("nan")}, ValueError, "eps is nan"),
         ({"seed": 1 << 31}, ValueError, "seed is"),
@@ -382,6 +383,8 @@ def test_verify_finds_parts_of_another_graph(parted):
     other = homogeneous(seed=1)
     with pytest.raises(PartitionError):
         verify_partition(parted / "out", other)
+    with pytest.raises(TypeError, match="dataset is a str; expected a loaded data set"):
+        verify_partition(parted / "out", "own")
     with pytest.raises(PartitionError, match="is of another graph"):
         verify_partition(parted / "out", homogeneous(nodes=121))
     shutil.copytree(parted / "out", parted / "table")
