@@ -1,11 +1,13 @@
-"""Whole-graph training: time of an epoch by ranks and ways, share of the exchange, bytes a layer.
+"""Whole-graph training: time of an epoch by ranks and ways, its exchange, bytes and memory.
 
     HOPLINE_TEST_DATA=/data python benchmarks/full_graph.py
 
 A GCN of two layers (64 values between them) on debian, tolokers (where HOPLINE_TEST_DATA names its
 folder) and a graph of 1 M nodes and 10 M edges in planted groups, METIS parts. Beside it, one
 process with the same model on torch.sparse. An epoch is forward, backward and a step. All ranks
-are on this machine. The exchange's share is the time in which a rank waits for rows or gradients.
+are on this machine and share its cores. Of rank 0: the part of an epoch in which it waits for
+other ranks. Of all ranks together: bytes sent an epoch. Of the largest rank: memory of its own, at
+the peak, beyond what it has after imports.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import argparse
 import os
 import shutil
 import tempfile
+import threading
 import time
 import warnings
 from pathlib import Path
@@ -21,14 +24,23 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.distributed as dist
 import torch.nn.functional as F
 
 import hopline.pipes as hp
 from hopline.models import DistGCN, HaloPlan, global_mean, halo_exchange, launch, sum_gradients
-from hopline.models.dist_modes import rows_sent
 from hopline.partition import DistDataset, partition_graph
 
 HIDDEN = 64
+WAYS: dict[str, dict[str, Any]] = {
+    "halo": {},
+    "broadcast": {"mode": "broadcast"},
+    "columns": {"mode": "columns"},
+    "halo, bfloat16": {"wire_dtype": torch.bfloat16},
+    "halo, int8": {"wire_dtype": torch.int8},
+    "stale": {"stale": True},
+    "boundary rate 0.1": {"boundary_rate": 0.1},
+}
 
 
 def planted(nodes: int, edges: int, group: int = 2000) -> Any:
@@ -64,26 +76,66 @@ def load(name: str) -> Any:
 
 
 class Waited:
-    """Seconds in which exchanges were waited for."""
+    """Seconds in which other ranks were waited for."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
-        wait = halo_exchange.Halo.wait
+        halo_exchange.Message.wait = self._timed(halo_exchange.Message.wait)  # type: ignore
+        for name in ("all_gather", "all_reduce", "all_to_all_single"):
+            setattr(dist, name, self._timed(getattr(dist, name)))
 
-        def timed(halo: Any, dtype: torch.dtype) -> torch.Tensor:
+    def _timed(self, call: Any) -> Any:
+        def timed(*args: Any, **options: Any) -> Any:
             start = time.perf_counter()
-            rows = wait(halo, dtype)
+            found = call(*args, **options)
             self.seconds += time.perf_counter() - start
-            return rows
+            return found
 
-        halo_exchange.Halo.wait = timed  # type: ignore[method-assign]
+        return timed
+
+
+class Peak(threading.Thread):
+    """The most memory of its own that this process has, beyond what it has now."""
+
+    def __init__(self) -> None:
+        super().__init__(daemon=True)
+        self.first, self.most, self._end = own_memory(), 0, threading.Event()
+
+    def run(self) -> None:
+        """Looks every few milliseconds."""
+        while not self._end.wait(0.005):
+            self.most = max(self.most, own_memory())
+
+    def stop(self) -> float:
+        """Megabytes."""
+        self._end.set()
+        self.join()
+        return (self.most - self.first) / 1e6
+
+
+def own_memory() -> int:
+    for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
+        if line.startswith("RssAnon:"):
+            return int(line.split()[1]) * 1024
+    raise KeyError("RssAnon")
+
+
+def write(out: str, seconds: float, waited: float, sent: float, memory: float) -> None:
+    """What rank 0 found, with the bytes of all ranks and the memory of the largest."""
+    found = torch.tensor([sent, memory], dtype=torch.float64)
+    dist.all_reduce(found[:1])
+    dist.all_reduce(found[1:], op=dist.ReduceOp.MAX)
+    if dist.get_rank() == 0:
+        sent, memory = found.tolist()
+        Path(out).write_text(f"{seconds * 1e3},{100 * waited},{sent / 1e6},{memory}")
 
 
 def run_rank(
-    rank: int, ranks: int, device: Any, folder: str, mode: str, epochs: int, out: str
+    rank: int, ranks: int, device: Any, folder: str, way: str, epochs: int, out: str
 ) -> None:
     torch.set_num_threads(max(1, 2 // ranks))
-    waited = Waited()
+    peak, waited = Peak(), Waited()
+    peak.start()
     with DistDataset(folder, timeout=300) as dataset:
         plan = HaloPlan(dataset.graph)
         own = torch.arange(plan.own.start, plan.own.stop)
@@ -93,7 +145,7 @@ def run_rank(
         mine = (seeds >= plan.own.start) & (seeds < plan.own.stop)
         seeds, labels = (seeds[mine] - plan.own.start).long(), labels[mine].long()
         torch.manual_seed(0)
-        model = DistGCN(plan, x.shape[1], HIDDEN, task.metadata["num_classes"], mode=mode)
+        model = DistGCN(plan, x.shape[1], HIDDEN, task.metadata["num_classes"], **WAYS[way])
         optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
         times = []
         for epoch in range(epochs + 1):
@@ -107,20 +159,19 @@ def run_rank(
             sum_gradients(model.parameters(), plan)
             optimizer.step()
             times.append(time.perf_counter() - start)
-        seconds = float(np.median(times[1:]))
+        sent = (model.spmm.bytes_sent - before) / epochs
         share = waited.seconds / sum(times[1:])
-        sent = (model.spmm.bytes_sent - before) / epochs / 1e6
-        halo = rows_sent(plan)["halo"]
-        if rank == 0:
-            Path(out).write_text(
-                f"{seconds * 1e3:9.0f} ms an epoch, {100 * share:3.0f} % of it waiting, "
-                f"{sent:8.2f} MB sent by rank 0, {halo / plan.num_nodes:.2f} halo rows a node"
-            )
+        write(out, float(np.median(times[1:])), share, sent, peak.stop())
 
 
-def with_torch_sparse(data: Any, epochs: int) -> float:
-    """Milliseconds of an epoch in one process, by torch's sparse product."""
+def with_torch_sparse(rank: int, ranks: int, device: Any, name: str, epochs: int, out: str) -> None:
+    """One process, by torch's sparse product."""
     torch.set_num_threads(2)
+    first_memory = own_memory()
+    data = load(name)
+    peak = Peak()
+    peak.first = first_memory
+    peak.start()
     graph, task = data.graph, data.tasks[0]
     nodes = graph.total_num_nodes
     columns = torch.repeat_interleave(torch.arange(nodes), graph.csc_indptr.diff())
@@ -128,8 +179,10 @@ def with_torch_sparse(data: Any, epochs: int) -> float:
     rows, sources = torch.cat([columns, loops]), torch.cat([graph.indices.long(), loops])
     incoming, outgoing = (torch.bincount(each, minlength=nodes) for each in (rows, sources))
     value = (incoming[rows] * outgoing[sources]).float().pow(-0.5)
+    warnings.simplefilter("ignore")  # sparse CSR is in beta state
     matrix = torch.sparse_coo_tensor(torch.stack([rows, sources]), value, (nodes, nodes))
     matrix = matrix.coalesce().to_sparse_csr()
+    del columns, rows, sources, value, loops
     x = data.feature.read("node", None, "feat").float()
     seeds, labels = task.train_set[:]
     seeds, labels = seeds.long(), labels.long()
@@ -140,39 +193,49 @@ def with_torch_sparse(data: Any, epochs: int) -> float:
     for _ in range(epochs + 1):
         start = time.perf_counter()
         h = F.dropout(torch.relu(matrix @ (x @ first.weight.T) + first.bias), 0.5)
-        out = matrix @ (h @ second.weight.T) + second.bias
-        loss = F.cross_entropy(out[seeds], labels)
+        out_rows = matrix @ (h @ second.weight.T) + second.bias
+        loss = F.cross_entropy(out_rows[seeds], labels)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
         times.append(time.perf_counter() - start)
-    return float(np.median(times[1:])) * 1e3
+    write(out, float(np.median(times[1:])), 0.0, 0.0, peak.stop())
+
+
+def show(name: str, out: Path, reference: float) -> float:
+    """Prints a line of the table; milliseconds of an epoch."""
+    milliseconds, waiting, sent, memory = map(float, out.read_text().split(","))
+    ratio = reference / milliseconds if reference else 1.0
+    figures = f"{milliseconds:>9.0f}{ratio:>9.2f}{waiting:>9.0f}{sent:>10.2f}{memory:>10.0f}"
+    print(f"    {name:28}{figures}", flush=True)
+    return milliseconds
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     names = ["debian", *(["tolokers"] if "HOPLINE_TEST_DATA" in os.environ else []), "planted"]
     parser.add_argument("--datasets", nargs="+", default=names)
-    parser.add_argument("--ranks", type=int, nargs="+", default=[1, 2])
-    parser.add_argument("--modes", nargs="+", default=["halo", "broadcast", "columns"])
+    parser.add_argument("--ranks", type=int, nargs="+", default=[1, 2, 4])
+    parser.add_argument("--ways", nargs="+", default=list(WAYS), choices=WAYS)
     parser.add_argument("--epochs", type=int, default=5)
     options = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="hopline-full-graph-"))
+    out = folder / "out"
     try:
         for name in options.datasets:
             data = load(name)
-            print(name, data.graph, flush=True)
-            sparse = with_torch_sparse(data, options.epochs)
-            print(f"    {'torch.sparse, one process':28}{sparse:9.0f} ms an epoch", flush=True)
+            print(name, data.graph)
+            print(f"    {'':28}{'ms':>9}{'times':>9}{'waits %':>9}{'MB sent':>10}{'MB own':>10}")
+            launch(with_torch_sparse, 1, name, options.epochs, str(out), timeout=600)
+            reference = show("torch.sparse, one process", out, 0.0)
             for ranks in options.ranks:
                 parts = folder / f"{name}-{ranks}"
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore")
                     partition_graph(data, name, ranks, parts)
-                for mode in options.modes if ranks > 1 else ["halo"]:
-                    out = folder / "out"
-                    launch(run_rank, ranks, str(parts), mode, options.epochs, str(out), timeout=600)
-                    print(f"    {f'{ranks} ranks, {mode}':28}{out.read_text()}", flush=True)
+                for way in options.ways if ranks > 1 else ["halo"]:
+                    launch(run_rank, ranks, str(parts), way, options.epochs, str(out), timeout=600)
+                    show(f"{ranks} ranks, {way}" if ranks > 1 else "1 rank", out, reference)
             del data
     finally:
         shutil.rmtree(folder, ignore_errors=True)

@@ -16,7 +16,6 @@ import sys
 import time
 
 import torch
-import torch.distributed as dist
 from options import (
     amp_dtype,
     check,
@@ -44,6 +43,7 @@ from hopline.models import (
     evaluate,
     join_ranks,
     launch,
+    ranks_are_started,
     train_epoch,
 )
 
@@ -142,11 +142,12 @@ def main():
     p.add_argument("--gpu", type=gpu_ids, help="ids, e.g. 0,1: one rank each; by default 0")
     p.add_argument("--num-ranks", type=number(int, 1), help="CPU ranks instead of GPUs")
     args = p.parse_args()
-    started = dist.is_torchelastic_launched()  # by torchrun, which says how many ranks there are
+    started = ranks_are_started()  # by torchrun or mpirun, which says how many there are
     if started:
         if args.num_ranks is not None:
-            fail("--num-ranks is for ranks that this script starts; torchrun has started them")
-        args.num_ranks = ranks_here = int(os.environ["LOCAL_WORLD_SIZE"])
+            fail("--num-ranks is for ranks that this script starts; they are started already")
+        here = os.environ.get("LOCAL_WORLD_SIZE") or os.environ["OMPI_COMM_WORLD_LOCAL_SIZE"]
+        args.num_ranks = ranks_here = int(here)
         on_gpus = torch.cuda.is_available() if args.mode is None else args.mode != "cpu-cpu"
         if args.gpu or on_gpus:
             args.gpu, args.num_ranks = args.gpu or list(range(ranks_here)), None

@@ -17,6 +17,7 @@ from hopline.models.launch import RankError, launch
 from hopline.models.link import DotPredictor, LinkPredictor, MLPPredictor, forward_links
 from hopline.models.metrics import gather_rows, weighted_reduce
 from hopline.models.optimizer_state import broadcast_optimizer_state
+from hopline.models.rank_environment import ranks_are_started
 from hopline.models.rgcn import RGCN, RelGraphConv
 from hopline.models.rng import keyed_rng
 from hopline.models.run import TrainingRun
@@ -67,6 +68,7 @@ __all__ = [
     "load_checkpoint",
     "max_aggregate",
     "mean_aggregate",
+    "ranks_are_started",
     "save_checkpoint",
     "sum_aggregate",
     "sum_gradients",

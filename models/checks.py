@@ -16,6 +16,7 @@ __all__ = [
     "check_floating",
     "check_function",
     "check_kernel",
+    "check_key",
     "check_list",
     "check_loader",
     "check_model",
@@ -108,6 +109,16 @@ def check_probability(value: Any, name: str) -> None:
         raise TypeError(f"{name} is {value!r}; expected a probability in [0, 1]")
     if not 0 <= value <= 1:
         raise ValueError(f"{name} is {value}; expected a probability in [0, 1]")
+
+
+def check_key(key: Any) -> None:
+    """Raises TypeError where it is no (seed, epoch, step)."""
+    if (
+        not isinstance(key, tuple)
+        or len(key) != 3
+        or any(isinstance(number, bool) or not isinstance(number, int) for number in key)
+    ):
+        raise TypeError(f"key is {key!r}; expected three ints, (seed, epoch, step)")
 
 
 def check_model(model: Any, name: str = "model") -> None:

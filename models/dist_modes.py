@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
 from hopline.models.aggregate import sum_aggregate
+from hopline.models.fixed_sum import FixedSum
 from hopline.models.halo_plan import HaloPlan
+from hopline.models.normalised_product import Factors, normalised_product
 from hopline.models.tensor_columns import columns_of_rank
 from hopline.pipes.subgraph import Block
 
@@ -44,11 +46,14 @@ class _AllRows(torch.autograd.Function):
     """Rows of all ranks; backward, each rank gets the sum of what all have for its rows."""
 
     @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, plan: HaloPlan, count: Count) -> torch.Tensor:
+    def forward(
+        ctx: Any, x: torch.Tensor, starts: list[int], plan: HaloPlan, count: Count
+    ) -> torch.Tensor:
+        ctx.own = slice(starts[plan.rank], starts[plan.rank + 1])
         ctx.plan, ctx.count = plan, count
         if plan.group is None:
             return x.clone()
-        sizes = [b - a for a, b in zip(plan.rank_starts, plan.rank_starts[1:], strict=False)]
+        sizes = [b - a for a, b in pairwise(starts)]
         padded = x.new_zeros((max(sizes), *x.shape[1:]))
         padded[: len(x)] = x
         found = [torch.empty_like(padded) for _ in sizes]
@@ -57,13 +62,18 @@ class _AllRows(torch.autograd.Function):
         return torch.cat([rows[:size] for rows, size in zip(found, sizes, strict=True)])
 
     @staticmethod
-    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor, None, None]:
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor, None, None, None]:
         plan, total = ctx.plan, grads[0].contiguous().clone()
+        own = total[ctx.own]
         if plan.group is not None:
             dist.all_reduce(total, group=plan.group)
-            own = total.numel() - total[plan.own.start : plan.own.stop].numel()
-            ctx.count(own * total.element_size())
-        return total[plan.own.start : plan.own.stop], None, None
+            ctx.count((total.numel() - own.numel()) * total.element_size())
+        return own, None, None, None
+
+
+def fixed_sum(fixed: FixedSum, x: torch.Tensor) -> torch.Tensor:
+    """Sums of in-neighbours' rows, with gradients."""
+    return normalised_product(x, fixed, Factors(None, None), False)
 
 
 class BroadcastSum:
@@ -79,11 +89,19 @@ class BroadcastSum:
         known = torch.cat([torch.arange(plan.own.start, plan.own.stop), plan.halo])
         sources = known.to(plan.device)[plan.block.indices.long()].to(plan.block.indices.dtype)
         self.block = Block(plan.block.indptr, sources, plan.num_nodes, len(plan.own))
+        self._sum = FixedSum(self.block)
 
     def __call__(self, rows: torch.Tensor, weight: torch.Tensor | None) -> torch.Tensor:
-        """float[own, width] of the ranks' float[own, width]."""
-        every = _AllRows.apply(rows, self.plan, self.count)  # type: ignore[no-untyped-call]
-        return sum_aggregate(self.block, every, weight)
+        """float[own, width] of the ranks' float[own, width], and of own edges' weights."""
+        plan = self.plan
+        every = _AllRows.apply(  # type: ignore[no-untyped-call]
+            rows, plan.rank_starts, plan, self.count
+        )
+        return (
+            fixed_sum(self._sum, every)
+            if weight is None
+            else sum_aggregate(self.block, every, weight)
+        )
 
 
 class _Swap(torch.autograd.Function):
@@ -148,12 +166,20 @@ class ColumnSum:
             edges = [_gathered(sources, plan)]
         indptr = torch.cat([degrees.new_zeros(1), degrees.cumsum(0)])
         self.block = Block(indptr, edges[0], plan.num_nodes, plan.num_nodes)
+        self._sum = FixedSum(self.block)
+        self._edge_starts = indptr[plan.rank_starts].tolist()
 
-    def __call__(self, rows: torch.Tensor) -> torch.Tensor:
-        """float[own, width] of the ranks' float[own, width]."""
+    def __call__(self, rows: torch.Tensor, weight: torch.Tensor | None) -> torch.Tensor:
+        """float[own, width] of the ranks' float[own, width], and of own edges' weights."""
         width = rows.shape[1]
         mine = _Swap.apply(rows, width, True, self.plan, self.count)  # type: ignore[no-untyped-call]
-        total = sum_aggregate(self.block, mine) if mine.shape[1] else mine
+        if weight is None:
+            total = fixed_sum(self._sum, mine)
+        else:
+            every = _AllRows.apply(  # type: ignore[no-untyped-call]
+                weight, self._edge_starts, self.plan, self.count
+            )
+            total = sum_aggregate(self.block, mine, every)
         back: torch.Tensor = _Swap.apply(  # type: ignore[no-untyped-call]
             total, width, False, self.plan, self.count
         )

@@ -2,18 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 from torch import nn
 
 from hopline.models.aggregate import sum_aggregate
-from hopline.models.checks import check_floating, check_tensor
+from hopline.models.boundary_sample import BoundarySample
+from hopline.models.checks import (
+    check_floating,
+    check_key,
+    check_on_block,
+    check_probability,
+    check_tensor,
+)
 from hopline.models.dist_modes import BroadcastSum, ColumnSum, rows_sent
-from hopline.models.halo_exchange import Halo, start_halo, wait_halo
+from hopline.models.halo_exchange import (
+    Halo,
+    Halos,
+    Route,
+    check_halos,
+    start_halo,
+    wait_halo,
+)
 from hopline.models.halo_plan import HaloPlan, check_plan
+from hopline.models.node_dropout import Key
+from hopline.models.normalised_product import (
+    Factors,
+    Remote,
+    factors_of,
+    normalised_product,
+    scaled,
+)
 
-__all__ = ["DistSpmm", "normalised_sum"]
+__all__ = ["DistSpmm"]
 
 NORMS = ("none", "right", "both")
 MODES = ("halo", "broadcast", "columns", "auto")
@@ -33,20 +53,28 @@ class DistSpmm(nn.Module):
 
     There are other ways than the halo: to send every row to every rank ("broadcast"), and to bring
     each rank all rows of some columns, and the sums back ("columns"), for which every rank keeps
-    the whole structure. "auto" takes the way by which least is sent, halo or columns; the result is
-    the same up to rounding.
+    the whole structure. "auto" takes the way by which least is sent, halo or columns, and rank 0
+    prints which; the result is the same up to rounding.
+
+    What is not exact is off unless asked for: a wire_dtype narrower than the rows; and, in training
+    alone, `stale` (`StaleHalo`) and `boundary_rate` (`BoundarySample`).
 
     Args:
         plan: the rank's nodes and edges.
         norm: "none", "right" or "both".
         self_loop: whether to add self edges.
         mode: "halo", "broadcast", "columns" or "auto".
-        wire_dtype: in which rows and gradients are sent, such as torch.bfloat16, which is not
-            exact; None for their own.
+        wire_dtype: in which rows and gradients are sent: torch.bfloat16, float16, float32, or int8
+            for integers of 8 bits (`hopline.models.wire`); None for their own.
+        stale: whether to train with the halo rows and gradients of the step before, which are under
+            way meanwhile. The first step waits for its own.
+        boundary_rate: probability in (0, 1] with which a halo node takes part in a step of
+            training, its row divided by it.
 
     Raises:
-        TypeError: plan is no HaloPlan.
-        ValueError: the norm or the mode is not known, or the mode has no wire_dtype.
+        TypeError: plan is no HaloPlan, wire_dtype not one of those, or stale no bool.
+        ValueError: the norm or the mode is not known, boundary_rate is no such probability, or a
+            mode other than the halo is to approximate, or two ways of it at once.
 
     Attributes:
         mode: the way that is taken.
@@ -61,6 +89,8 @@ class DistSpmm(nn.Module):
         self_loop: bool = False,
         mode: str = "halo",
         wire_dtype: torch.dtype | None = None,
+        stale: bool = False,
+        boundary_rate: float = 1.0,
     ) -> None:
         super().__init__()
         check_plan(plan)
@@ -68,57 +98,101 @@ class DistSpmm(nn.Module):
             raise ValueError(f"norm is {norm!r}; expected 'none', 'right' or 'both'")
         if mode not in MODES:
             raise ValueError(f"mode is {mode!r}; expected one of {', '.join(MODES)}")
-        if wire_dtype is not None and mode in ("broadcast", "columns"):
-            raise ValueError(f"mode {mode!r} sends rows as they are; leave out wire_dtype")
-        if mode == "auto":
-            sent = rows_sent(plan)
-            columns = sent["columns"] < sent["halo"] and wire_dtype is None
-            mode = "columns" if columns else "halo"
-        self.mode = mode
-        self.plan, self.norm, self.self_loop, self.wire_dtype = plan, norm, self_loop, wire_dtype
+        approximates = _check_approximation(mode, wire_dtype, stale, boundary_rate)
+        self.mode = mode if mode != "auto" else _least_sent(plan, approximates)
+        self.plan, self.norm, self.self_loop = plan, norm, self_loop
+        self.boundary_rate = boundary_rate
         self.bytes_sent = 0
-        self._every = BroadcastSum(plan, self._count) if mode == "broadcast" else None
-        self._columns = ColumnSum(plan, self._count) if mode == "columns" else None
+        self._halos = Halos(wire_dtype, stale, self._count)
+        self._every = BroadcastSum(plan, self._count) if self.mode == "broadcast" else None
+        self._columns = ColumnSum(plan, self._count) if self.mode == "columns" else None
+        self._sample: BoundarySample | None = None
+        self._known_factors: dict[torch.dtype, Factors] = {}
 
-    def forward(self, x: torch.Tensor, edge_weight: torch.Tensor | None = None) -> torch.Tensor:
+    def forward(
+        self,
+        x: torch.Tensor,
+        edge_weight: torch.Tensor | None = None,
+        *,
+        key: Key = (0, 0, 0),
+        layer: int = 0,
+    ) -> torch.Tensor:
         """Applies it.
 
         Args:
             x: float[own, width], rows of the own nodes.
             edge_weight: float[num_edges], in the order of `plan.block`; gradients reach it.
+            key: (seed, epoch, step), of which what approximations draw is a function.
+            layer: number of the layer; with `stale`, each has rows of its own of the step before.
 
         Returns:
             float[own, width].
 
         Raises:
-            TypeError: something is no tensor of floating point.
-            ValueError: x or edge_weight has another length; edge_weight in mode "columns".
+            TypeError: something is no tensor of floating point, or key no tuple of three ints.
+            ValueError: x or edge_weight has another shape, or is on another device; with `stale`,
+                x has another width than in the layer's step before.
         """
-        plan, degrees = self.plan, (self.plan.in_degrees, self.plan.out_degrees)
-        _check(x, "x", len(plan.own))
+        plan = self.plan
+        _check(plan, x, "x", len(plan.own), 2)
         if edge_weight is not None:
-            _check(edge_weight, "edge_weight", plan.block.num_edges())
-        if self._columns is not None:
-            if edge_weight is not None:
-                raise ValueError('got edge_weight in mode "columns"; use mode="halo" for weights')
-            return normalised_sum(x, self._columns, degrees, self.norm, self.self_loop)
-        if self._every is not None:
-            every = self._every
-            return normalised_sum(
-                x, lambda rows: every(rows, edge_weight), degrees, self.norm, self.self_loop
-            )
-        inner, outer = None, None
-        if edge_weight is not None:
-            inner = edge_weight.index_select(0, plan.local_edges)
-            outer = edge_weight.index_select(0, plan.remote_edges)
-        halo = Halo(plan, self.wire_dtype, self._count)
+            _check(plan, edge_weight, "edge_weight", plan.num_edges, 1)
+        check_key(key)
+        other = self._every or self._columns
+        if other is None and edge_weight is None:
+            return self._over_halo(x, key, layer)
 
         def sum_rows(rows: torch.Tensor) -> torch.Tensor:
-            started = start_halo(rows, halo)
-            own = sum_aggregate(plan.local, rows, inner)
-            return own + sum_aggregate(plan.remote, wait_halo(started, halo), outer)
+            if other is not None:
+                return other(rows, edge_weight)
+            assert edge_weight is not None
+            return self._weighted(rows, edge_weight, key, layer)
 
-        return normalised_sum(x, sum_rows, degrees, self.norm, self.self_loop)
+        return scaled(x, sum_rows, self._factors(x.dtype), self.self_loop)
+
+    def _over_halo(self, x: torch.Tensor, key: Key, layer: int) -> torch.Tensor:
+        plan, remote = self.plan, None
+        if plan.world_size > 1:
+            sample = self._sample_of(key)
+            if sample is None:
+                remote = Remote(plan.remote_sum, self._halo(plan, key, layer))
+            else:
+                halo = self._halo(sample, key, layer)
+                remote = Remote(sample.remote_sum, halo, sample.scale)
+        factors = self._factors(x.dtype)
+        return normalised_product(x, plan.local_sum, factors, self.self_loop, remote)
+
+    def _weighted(
+        self, rows: torch.Tensor, weight: torch.Tensor, key: Key, layer: int
+    ) -> torch.Tensor:
+        plan, sample = self.plan, self._sample_of(key)
+        halo = self._halo(sample or plan, key, layer)
+        started = start_halo(rows, halo)
+        own = sum_aggregate(plan.local, rows, weight.index_select(0, plan.local_edges))
+        outer = weight.index_select(0, plan.remote_edges)
+        others = wait_halo(started, halo)
+        if sample is None:
+            return own + sum_aggregate(plan.remote, others, outer)
+        outer = outer[sample.remote_edges] * sample.scale
+        return own + sum_aggregate(sample.remote, others, outer)
+
+    def _halo(self, route: Route, key: Key, layer: int) -> Halo:
+        return self._halos.of(route, key, layer, self.training)
+
+    def _factors(self, dtype: torch.dtype) -> Factors:
+        if dtype not in self._known_factors:
+            self._known_factors[dtype] = factors_of(
+                self.plan.in_degrees, self.plan.out_degrees, self.norm, self.self_loop, dtype
+            )
+        return self._known_factors[dtype]
+
+    def _sample_of(self, key: Key) -> BoundarySample | None:
+        """The sample of a step, which its layers share; None for all halo nodes."""
+        if not self.training or self.boundary_rate == 1:
+            return None
+        if self._sample is None or self._sample.key != key:
+            self._sample = BoundarySample(self.plan, self.boundary_rate, key)
+        return self._sample
 
     def _count(self, size: int) -> None:
         self.bytes_sent += size
@@ -127,41 +201,42 @@ class DistSpmm(nn.Module):
         """Norm, way and dtype, for print."""
         return (
             f"norm={self.norm!r}, self_loop={self.self_loop}, mode={self.mode!r}, "
-            f"wire_dtype={self.wire_dtype}"
+            f"{self._halos}, boundary_rate={self.boundary_rate}"
         )
 
 
-def normalised_sum(
-    x: torch.Tensor,
-    sum_rows: Callable[[torch.Tensor], torch.Tensor],
-    degrees: tuple[torch.Tensor, torch.Tensor],
-    norm: str,
-    self_loop: bool,
-) -> torch.Tensor:
-    """Sum over in-neighbours with the factors of `DistSpmm`.
-
-    Args:
-        x: float[n, width].
-        sum_rows: sums the rows of in-neighbours.
-        degrees: int64[n] in-degrees, int64[n] out-degrees, in the whole graph.
-        norm: "none", "right" or "both".
-        self_loop: whether there are self edges besides.
-    """
-    incoming, outgoing = degrees
-    extra = int(self_loop)
-    if norm == "both":
-        x = x * (outgoing + extra).clamp(min=1).to(x.dtype).pow(-0.5).unsqueeze(1)
-    out = sum_rows(x)
-    if self_loop:
-        out = out + x
-    if norm == "none":
-        return out
-    power = -0.5 if norm == "both" else -1.0
-    return out * (incoming + extra).clamp(min=1).to(x.dtype).pow(power).unsqueeze(1)
+def _check_approximation(mode: str, wire_dtype: object, stale: bool, rate: float) -> bool:
+    """Whether something is approximated; raises where it cannot be."""
+    check_halos(wire_dtype, stale)
+    check_probability(rate, "boundary_rate")
+    if rate == 0:
+        raise ValueError("boundary_rate is 0; expected a probability above 0")
+    if stale and rate < 1:
+        raise ValueError(
+            f"stale and boundary_rate={rate} were given; the rows of the step before are of "
+            "another sample: choose one"
+        )
+    given = [name for name, yes in (("wire_dtype", wire_dtype is not None), ("stale", stale),
+                                    ("boundary_rate", rate < 1)) if yes]  # fmt: skip
+    if given and mode in ("broadcast", "columns"):
+        raise ValueError(f"mode {mode!r} sends rows as they are; leave out {' and '.join(given)}")
+    return bool(given)
 
 
-def _check(value: torch.Tensor, name: str, length: int) -> None:
+def _least_sent(plan: HaloPlan, approximates: bool) -> str:
+    """The way by which least is sent; rank 0 prints it."""
+    sent = rows_sent(plan)
+    mode = "columns" if sent["columns"] < sent["halo"] and not approximates else "halo"
+    if plan.rank == 0:
+        rows = ", ".join(f"{name} {count:,.0f}" for name, count in sent.items())
+        print(f"DistSpmm: mode {mode!r} (rows sent by all ranks for a product: {rows})", flush=True)
+    return mode
+
+
+def _check(plan: HaloPlan, value: torch.Tensor, name: str, length: int, dimensions: int) -> None:
     check_tensor(value, name)
     check_floating(value, name)
-    if value.dim() == 0 or len(value) != length:
-        raise ValueError(f"{name} has shape {tuple(value.shape)}; expected {length} rows")
+    if value.dim() != dimensions or len(value) != length:
+        wanted = f"[{length}, width]" if dimensions == 2 else f"[{length}]"
+        raise ValueError(f"{name} has shape {tuple(value.shape)}; expected {wanted}")
+    check_on_block(plan.local, value, name)

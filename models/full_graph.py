@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -10,11 +11,11 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import nn
 
-from hopline.models.checks import check_floating, check_tensor
+from hopline.models.checks import check_floating, check_key, check_on_block, check_tensor
 from hopline.models.dist_spmm import DistSpmm
 from hopline.models.gat import GAT
 from hopline.models.gcn import GCN
-from hopline.models.halo_exchange import Halo, start_halo, wait_halo
+from hopline.models.halo_exchange import Halos, check_halos, start_halo, wait_halo
 from hopline.models.halo_plan import HaloPlan, check_plan
 from hopline.models.node_dropout import Key, NodeDropout
 from hopline.models.sage import SAGE
@@ -48,21 +49,23 @@ class _FullGraph(nn.Module):
             [own, out_size].
 
         Raises:
-            TypeError: x is no tensor of floating point.
-            ValueError: x has another shape.
+            TypeError: x is no tensor of floating point, or key no tuple of three ints.
+            ValueError: x has another shape, or is on another device.
         """
         check_tensor(x, "x")
         check_floating(x, "x")
         expected = (len(self.plan.own), self.layers[0].in_size)
         if tuple(x.shape) != expected:
             raise ValueError(f"x has shape {tuple(x.shape)}; expected {expected}, own nodes' rows")
+        check_on_block(self.plan.local, x, "x")
+        check_key(key)
         for i in range(len(self.layers)):
-            x = self._layer(i, x)
+            x = self._layer(i, x, key)
             if i < len(self.layers) - 1:
                 x = self.dropout(x, self.plan.original_nodes, key, i)
         return x
 
-    def _layer(self, i: int, x: torch.Tensor) -> torch.Tensor:
+    def _layer(self, i: int, x: torch.Tensor, key: Key) -> torch.Tensor:
         raise NotImplementedError
 
 
@@ -78,8 +81,10 @@ class DistGCN(_FullGraph):
         dropout: probability with which a value between layers is set to 0 in training.
         norm: as in `GCNConv`.
         self_loop: as in `GCNConv`; False for a graph that has its self edges.
-        mode: as of `DistSpmm`; so is wire_dtype.
+        mode: as of `DistSpmm`; so are wire_dtype, stale and boundary_rate.
         wire_dtype: in which rows are sent.
+        stale: whether to train with the halo rows and gradients of the step before.
+        boundary_rate: probability with which a halo node takes part in a step of training.
 
     Raises:
         ValueError: as `GCN`.
@@ -98,20 +103,25 @@ class DistGCN(_FullGraph):
         self_loop: bool = True,
         mode: str = "halo",
         wire_dtype: torch.dtype | None = None,
+        stale: bool = False,
+        boundary_rate: float = 1.0,
     ) -> None:
         model = GCN(
             in_size, hidden_size, out_size, num_layers, dropout, norm=norm, self_loop=self_loop
         )
         super().__init__(plan, model.layers, dropout)
-        self.spmm = DistSpmm(plan, norm, self_loop=self_loop, mode=mode, wire_dtype=wire_dtype)
+        self.spmm = DistSpmm(
+            plan, norm, self_loop=self_loop, mode=mode, wire_dtype=wire_dtype, stale=stale,
+            boundary_rate=boundary_rate,
+        )  # fmt: skip
 
-    def _layer(self, i: int, x: torch.Tensor) -> torch.Tensor:
+    def _layer(self, i: int, x: torch.Tensor, key: Key) -> torch.Tensor:
         layer = self.layers[i]
         # Sum and linear map commute; the narrower rows are sent.
         if layer.out_size < layer.in_size:
-            x = self.spmm(x @ layer.weight.T)
+            x = self.spmm(x @ layer.weight.T, key=key, layer=i)
         else:
-            x = self.spmm(x) @ layer.weight.T
+            x = self.spmm(x, key=key, layer=i) @ layer.weight.T
         x = x + layer.bias
         return x.relu() if i < len(self.layers) - 1 else x
 
@@ -126,8 +136,10 @@ class DistSAGE(_FullGraph):
         out_size: values of an output row, e.g. the number of classes.
         num_layers: number of layers.
         dropout: probability with which a value between layers is set to 0 in training.
-        mode: as of `DistSpmm`; so is wire_dtype.
+        mode: as of `DistSpmm`; so are wire_dtype, stale and boundary_rate.
         wire_dtype: in which rows are sent.
+        stale: whether to train with the halo rows and gradients of the step before.
+        boundary_rate: probability with which a halo node takes part in a step of training.
 
     Raises:
         ValueError: as `SAGE`.
@@ -144,17 +156,22 @@ class DistSAGE(_FullGraph):
         *,
         mode: str = "halo",
         wire_dtype: torch.dtype | None = None,
+        stale: bool = False,
+        boundary_rate: float = 1.0,
     ) -> None:
         model = SAGE(in_size, hidden_size, out_size, num_layers, dropout)
         super().__init__(plan, model.layers, dropout)
-        self.spmm = DistSpmm(plan, "right", mode=mode, wire_dtype=wire_dtype)
+        self.spmm = DistSpmm(
+            plan, "right", mode=mode, wire_dtype=wire_dtype, stale=stale,
+            boundary_rate=boundary_rate,
+        )  # fmt: skip
 
-    def _layer(self, i: int, x: torch.Tensor) -> torch.Tensor:
+    def _layer(self, i: int, x: torch.Tensor, key: Key) -> torch.Tensor:
         layer = self.layers[i]
         if layer.out_size < layer.in_size:
-            neighbors = self.spmm(layer.fc_neigh(x))
+            neighbors = self.spmm(layer.fc_neigh(x), key=key, layer=i)
         else:
-            neighbors = layer.fc_neigh(self.spmm(x))
+            neighbors = layer.fc_neigh(self.spmm(x, key=key, layer=i))
         x = layer.fc_self(x) + neighbors
         return x.relu() if i < len(self.layers) - 1 else x
 
@@ -171,11 +188,15 @@ class DistGAT(_FullGraph):
         num_heads: heads of each hidden layer.
         num_out_heads: heads of the last layer.
         dropout: probability with which a value between layers is set to 0 in training.
+        attn_drop: probability with which an edge's attention is set to 0 in training, drawn by
+            the edge's id in the whole graph and head; of self edges by node and head.
         negative_slope: as in `GATConv`.
         self_loop: as in `GATConv`; False for a graph that has its self edges.
-        wire_dtype: as of `DistSpmm`.
+        wire_dtype: as of `DistSpmm`; so is stale.
+        stale: whether to train with the halo rows and gradients of the step before.
 
     Raises:
+        TypeError: as `DistSpmm`; a probability is no number.
         ValueError: as `GAT`.
     """
 
@@ -190,23 +211,50 @@ class DistGAT(_FullGraph):
         num_out_heads: int = 1,
         dropout: float = 0.5,
         *,
+        attn_drop: float = 0.0,
         negative_slope: float = 0.2,
         self_loop: bool = True,
         wire_dtype: torch.dtype | None = None,
+        stale: bool = False,
     ) -> None:
+        check_halos(wire_dtype, stale)
         model = GAT(
             in_size, hidden_size, out_size, num_layers, num_heads, num_out_heads,
             feat_drop=0.0, negative_slope=negative_slope, self_loop=self_loop,
         )  # fmt: skip
         super().__init__(plan, model.layers, dropout)
-        self.wire_dtype = wire_dtype
+        self.attn_drop = NodeDropout(attn_drop)
         self.bytes_sent = 0
+        self._halos = Halos(wire_dtype, stale, self._count)
 
-    def _layer(self, i: int, x: torch.Tensor) -> torch.Tensor:
-        halo = Halo(self.plan, self.wire_dtype, self._count)
+    def _layer(self, i: int, x: torch.Tensor, key: Key) -> torch.Tensor:
+        halo = self._halos.of(self.plan, key, i, self.training)
         rows = torch.cat([x, wait_halo(start_halo(x, halo), halo)])
-        out: torch.Tensor = self.layers[i](self.plan.block, rows)
+        attn_drop = partial(self._drop_attention, i, key) if self._drops_attention else None
+        out: torch.Tensor = self.layers[i](self.plan.block, rows, attn_drop=attn_drop)
         return out.mean(1) if i == len(self.layers) - 1 else F.elu(out.flatten(1))
+
+    @property
+    def _drops_attention(self) -> bool:
+        return self.attn_drop.training and self.attn_drop.p > 0.0
+
+    def _drop_attention(self, i: int, key: Key, attention: torch.Tensor) -> torch.Tensor:
+        # Layer ~i: other draws than those of values behind layer i.
+        dropped: torch.Tensor = self.attn_drop(attention, self._edge_names, key, ~i)
+        return dropped
+
+    @cached_property
+    def _edge_names(self) -> torch.Tensor:
+        """What draws know the layers' edges by: ids from 0 up, ~v for the self edge of node v."""
+        edges, nodes = self.plan.original_edges, self.plan.original_nodes
+        if not self.layers[0].self_loop:
+            return edges
+        # Each destination's last, see `add_self_edges`.
+        last = self.plan.block.indptr[1:] + torch.arange(len(nodes), device=nodes.device)
+        names = edges.new_empty(len(edges) + len(nodes))
+        given = torch.ones_like(names, dtype=torch.bool).index_fill(0, last, False)
+        names[last], names[given] = ~nodes, edges
+        return names
 
     def _count(self, size: int) -> None:
         self.bytes_sent += size

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 import torch.nn.functional as F
 from torch import nn
 
 from hopline.models.aggregate import sum_aggregate
-from hopline.models.checks import check_source_rows, check_tensor
+from hopline.models.checks import check_function, check_source_rows, check_tensor
 from hopline.models.dropout import Dropout
 from hopline.models.edge_values import add_self_edges, edge_scores, edge_softmax
 from hopline.models.layers import check_blocks, check_sizes, in_dtype_of, sums_first
@@ -85,7 +85,12 @@ class GATConv(nn.Module):
             nn.init.zeros_(self.bias)
 
     def forward(
-        self, block: Block, x: torch.Tensor, x_dst: torch.Tensor | None = None
+        self,
+        block: Block,
+        x: torch.Tensor,
+        x_dst: torch.Tensor | None = None,
+        *,
+        attn_drop: Callable[[torch.Tensor], torch.Tensor] | None = None,
     ) -> torch.Tensor:
         """Applies the layer.
 
@@ -95,22 +100,28 @@ class GATConv(nn.Module):
                 float16 in which features are stored, is converted.
             x_dst: [num_dst, in_size], rows of the destinations where they are of another type than
                 the sources; by default the first rows of x.
+            attn_drop: takes and gives the `a_ij`, [num_edges, num_heads], in place of the layer's
+                dropout of them, e.g. to draw by edge. Self edges are the last of each destination.
 
         Returns:
             [num_dst, num_heads, out_size], of the weights' dtype; of autocast's under autocast.
 
         Raises:
+            TypeError: attn_drop is no function.
             ValueError: x or x_dst has another shape; the destinations are not the first sources,
                 and there is no x_dst, or there are to be self edges.
         """
         check_source_rows(block, x, self.in_size)
+        if attn_drop is not None:
+            check_function(attn_drop, "attn_drop")
         if self.self_loop:
             if x_dst is not None:
                 raise ValueError("got x_dst for a layer with self edges; use self_loop=False here")
             block = add_self_edges(block)
         x = self.feat_drop(in_dtype_of(x, self.weight))
         x_dst = self._destinations(block, x, x_dst)
-        attention = self.attn_drop(self._attention(block, x, x_dst))
+        drop = self.attn_drop if attn_drop is None else attn_drop
+        attention = drop(self._attention(block, x, x_dst))
         if self._sum_first(block):
             summed = sum_aggregate(block, x.unsqueeze(1), attention)
             out = torch.einsum("nhi,hoi->nho", summed, self.weight)

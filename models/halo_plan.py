@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import torch
 import torch.distributed as dist
 
+from hopline.models.fixed_sum import FixedSum, picks
 from hopline.partition import DistGraph
 from hopline.pipes.graph import ORIGINAL_EDGE_ID
 from hopline.pipes.subgraph import Block
@@ -42,11 +44,15 @@ class HaloPlan:
         local: `Block`, in-edges from own nodes to own nodes.
         remote: `Block`, in-edges from halo nodes to own nodes.
         block: `Block`, all in-edges; sources are the own nodes, then the halo.
+        num_edges: number of in-edges of own nodes.
         edge_ids: int64[num_edges], new edge ids, in the order of `block`.
+        original_edges: int64[num_edges], their ids in the whole graph, read at each call.
         local_edges, remote_edges: int64[...], which edges of `block` the two other blocks have.
+        local_sum, remote_sum: `FixedSum` over `local` and `remote`.
         in_degrees: int64[own], of own nodes.
         out_degrees: int64[own], of own nodes, over the in-edges of all ranks' nodes.
         send_rows: int64[s], own rows that others need, rank by rank.
+        sends: `FixedSum` that gathers them.
         send_counts: int[ranks], how many each rank is sent.
         receive_counts: int[ranks], how many come from each rank.
     """
@@ -73,30 +79,75 @@ class HaloPlan:
         # A new group waits for half an hour by itself, whatever the default group does.
         timeout = timedelta(seconds=ranks.timeout)
         self.group = dist.new_group(timeout=timeout) if self.world_size > 1 else None
-        indptr, sources, edge_ids = _edges_of(graph)
+        self._parts = list(graph.parts.values())
+        indptr, sources = _edges_of(graph)
+        self.num_edges = len(sources)
         inside = (sources >= self.own.start) & (sources < self.own.stop)
-        halo = np.unique(sources[~inside])
-        rows = np.where(inside, sources - self.own.start, 0)
-        rows[~inside] = len(self.own) + np.searchsorted(halo, sources[~inside])
+        halo, places = np.unique(sources[~inside], return_inverse=True)
         self.halo = torch.from_numpy(halo)
         self.original_nodes = torch.cat(
-            [part.original_nodes[""][: part.num_own[""]] for part in graph.parts.values()]
+            [part.original_nodes[""][: part.num_own[""]] for part in self._parts]
         ).to(self.device)
-        self.edge_ids = torch.from_numpy(edge_ids)
-        columns = np.repeat(np.arange(len(self.own)), np.diff(indptr))
-        self.block = self._block(indptr, rows, len(self.own) + len(halo))
-        self.local_edges = torch.from_numpy(np.flatnonzero(inside)).to(self.device)
-        self.remote_edges = torch.from_numpy(np.flatnonzero(~inside)).to(self.device)
-        self.local = self._block(_pointers(columns[inside], len(self.own)), rows[inside],
-                                 len(self.own))  # fmt: skip
-        self.remote = self._block(_pointers(columns[~inside], len(self.own)),
-                                  rows[~inside] - len(self.own), len(halo))  # fmt: skip
+        self._inside = torch.from_numpy(inside).to(self.device)
+        # Of edges before each own node's, those from own nodes.
+        before = np.concatenate([[0], np.cumsum(inside, dtype=np.int64)])[indptr]
+        self.local = self._block(before, sources[inside] - self.own.start, len(self.own))
+        self.remote = self._block(indptr - before, places, len(halo))
+        self.local_sum, self.remote_sum = FixedSum(self.local), FixedSum(self.remote)
         bounds = np.searchsorted(halo, self.rank_starts)
         self.receive_counts: list[int] = np.diff(bounds).tolist()
         self._agree_on_rows(halo)
         self.in_degrees = torch.from_numpy(np.diff(indptr)).to(self.device)
-        counts = np.bincount(rows, minlength=len(self.own) + len(halo))
-        self.out_degrees = self._add_up(torch.from_numpy(counts).to(self.device))
+        self.out_degrees = self._add_up(
+            torch.bincount(self.local.indices, minlength=len(self.own)),
+            torch.bincount(self.remote.indices, minlength=len(halo)),
+        )
+
+    @cached_property
+    def sends(self) -> FixedSum:
+        """Gathers the rows that others need; transposed, adds what comes back to own rows."""
+        return picks(self.send_rows, len(self.own))
+
+    @cached_property
+    def local_edges(self) -> torch.Tensor:
+        """Which edges of `block` those of `local` are."""
+        return self._inside.nonzero().squeeze(1)
+
+    @cached_property
+    def remote_edges(self) -> torch.Tensor:
+        """Which edges of `block` those of `remote` are."""
+        return self._inside.logical_not().nonzero().squeeze(1)
+
+    @cached_property
+    def block(self) -> Block:
+        """All in-edges; made when it is first needed, as not every product needs it."""
+        num_src = len(self.own) + len(self.halo)
+        kind = torch.int32 if num_src < 1 << 31 else torch.int64
+        rows = torch.empty(self.num_edges, dtype=kind, device=self.device)
+        rows[self._inside] = self.local.indices.to(kind)
+        rows[~self._inside] = self.remote.indices.to(kind) + len(self.own)
+        return Block(self.local.indptr + self.remote.indptr, rows, num_src, len(self.own))
+
+    @cached_property
+    def edge_ids(self) -> torch.Tensor:
+        """New edge ids, on the CPU; read from the parts when they are first needed."""
+        ids = [torch.empty(0, dtype=torch.int64)]
+        for part in self._parts:
+            count = int(part.graph.csc_indptr[part.num_own[""]])
+            assert part.graph.edge_attributes is not None
+            ids.append(part.graph.edge_attributes[ORIGINAL_EDGE_ID][:count])
+        return torch.cat(ids)
+
+    @property
+    def original_edges(self) -> torch.Tensor:
+        """Ids in the whole graph of the edges of `block`; read from the parts, and not kept."""
+        ids = [torch.empty(0, dtype=torch.int64)]
+        for part in self._parts:
+            count = int(part.graph.csc_indptr[part.num_own[""]])
+            assert part.graph.edge_attributes is not None
+            new = part.graph.edge_attributes[ORIGINAL_EDGE_ID][:count]
+            ids.append(part.original_edges[""][new - part.book.edge_range(part.number).start])
+        return torch.cat(ids).to(self.device)
 
     def _block(self, indptr: Array, rows: Array, num_src: int) -> Block:
         kind = np.int32 if num_src < 2**31 else np.int64
@@ -122,22 +173,20 @@ class HaloPlan:
         dist.all_to_all_single(rows, ids, self.send_counts, self.receive_counts, group=self.group)
         self.send_rows = rows - self.own.start
 
-    def _add_up(self, counts: torch.Tensor) -> torch.Tensor:
-        """Counts of own nodes, with those of the ranks that have them in their halo."""
-        own = counts[: len(self.own)].clone()
+    def _add_up(self, own: torch.Tensor, halo: torch.Tensor) -> torch.Tensor:
+        """Counts of own nodes, and of those that other ranks have in their halo."""
         if self.group is not None:
-            back = counts.new_empty(len(self.send_rows))
+            back = own.new_empty(len(self.send_rows))
             dist.all_to_all_single(
-                back, counts[len(self.own) :].contiguous(), self.send_counts, self.receive_counts,
-                group=self.group,
-            )  # fmt: skip
+                back, halo, self.send_counts, self.receive_counts, group=self.group
+            )
             own.index_add_(0, self.send_rows, back)
         return own
 
     def __repr__(self) -> str:
         return (
             f"HaloPlan(rank {self.rank} of {self.world_size}: {len(self.own)} own nodes, "
-            f"{len(self.halo)} halo nodes, {self.block.num_edges()} in-edges)"
+            f"{len(self.halo)} halo nodes, {self.num_edges} in-edges)"
         )
 
 
@@ -148,31 +197,18 @@ def check_plan(plan: object) -> HaloPlan:
     return plan
 
 
-def _edges_of(graph: DistGraph) -> tuple[Array, Array, Array]:
-    """(pointers, sources by new ids, new edge ids) of the in-edges of the rank's nodes."""
-    pointers, sources, ids = [np.zeros(1, np.int64)], [], []
+def _edges_of(graph: DistGraph) -> tuple[Array, Array]:
+    """(pointers, sources by new ids) of the in-edges of the rank's nodes."""
+    pointers, sources = [np.zeros(1, np.int64)], [np.empty(0, np.int64)]
     total = 0
     for number, part in graph.parts.items():
         own = part.num_own[""]
         indptr = part.graph.csc_indptr[: own + 1].numpy()
         count = int(indptr[-1])
-        rows = part.graph.indices[:count].numpy().astype(np.int64)
         known = np.concatenate(
             [np.arange(own) + graph.book.node_range(number).start, part.halo[""].numpy()]
         )
-        sources.append(known[rows])
-        assert part.graph.edge_attributes is not None
-        ids.append(part.graph.edge_attributes[ORIGINAL_EDGE_ID][:count].numpy())
+        sources.append(known[part.graph.indices[:count].numpy()])
         pointers.append(indptr[1:].astype(np.int64) + total)
         total += count
-    empty = np.empty(0, np.int64)
-    return (
-        np.concatenate(pointers),
-        np.concatenate([empty, *sources]),
-        np.concatenate([empty, *ids]),
-    )
-
-
-def _pointers(columns: Array, count: int) -> Array:
-    """int64[count + 1] of edges whose columns ascend."""
-    return np.concatenate([[0], np.cumsum(np.bincount(columns, minlength=count))]).astype(np.int64)
+    return np.concatenate(pointers), np.concatenate(sources)

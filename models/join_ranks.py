@@ -1,14 +1,18 @@
-"""join_ranks: makes this process a rank where torchrun has started it, on any of the machines."""
+"""join_ranks: makes this process a rank where torchrun or mpirun has started it, on any machine."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
+import torch
 import torch.distributed as dist
 
+from hopline.models.bound_cores import share_bound_cores
 from hopline.models.launch import (
     DEFAULT_TIMEOUT,
     check_call,
@@ -18,10 +22,12 @@ from hopline.models.launch import (
     stay_on_this_machine,
     take_device,
 )
+from hopline.models.mpirun_meeting import mpirun_meeting
+from hopline.models.rank_environment import RankPlace, rank_place
 
 __all__ = ["join_ranks"]
 
-NUMBERS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
+GLANCE = 1.0  # seconds between looks at whether mpirun still is there
 
 
 def join_ranks(
@@ -31,15 +37,21 @@ def join_ranks(
     timeout: float = DEFAULT_TIMEOUT,
     backend: str | None = None,
 ) -> None:
-    """Runs `fn(rank, world_size, device, *args)` in this process, as one rank of those of torchrun.
+    """Runs `fn(rank, world_size, device, *args)` in this process, as one rank of those started.
 
-    What `launch` does for the ranks of one machine that it starts itself, for ranks that are
-    started already: the process group is initialised by what the environment says, the rank uses
-    its share of its machine's cores, and its own GPU is the current device. Which one goes by the
-    rank's number on its machine, LOCAL_RANK. Afterwards the group is gone.
+    What `launch` does for the ranks of one machine that it starts itself, for ranks that torchrun
+    or OpenMPI's mpirun has started: the process group is initialised by what the environment says,
+    the rank uses its share of its machine's cores, and its own GPU is the current device. Which one
+    goes by the rank's number on its machine. Afterwards the group is gone.
 
-    Every rank of every machine calls it. An exception of fn is raised here; torchrun then ends the
-    other ranks, and shows it as the first failure.
+    Every rank of every machine calls it. An exception of fn is raised here; torchrun and mpirun
+    then end the other ranks; torchrun shows it as the first failure.
+
+    Of torchrun, RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT are
+    read; where one of the first four is missing, mpirun's OMPI_COMM_WORLD_RANK, _SIZE, _LOCAL_RANK
+    and _LOCAL_SIZE. With mpirun, ranks of one machine need no address: they meet in a folder. On
+    several machines they meet where rank 0 runs, at MASTER_ADDR and MASTER_PORT (29500), which
+    `mpirun -x` passes on. Neither MPI nor mpi4py is used.
 
     Args:
         fn: any function.
@@ -50,11 +62,11 @@ def join_ranks(
         backend: of the process group; by default gloo, with NCCL for GPU tensors if there are GPUs.
 
     Raises:
-        RuntimeError: torchrun has not started this process, there is a process group already, or
-            the ranks do not meet in time.
+        RuntimeError: neither torchrun nor mpirun has started this process, there is a process group
+            already, MASTER_ADDR is needed and missing, or the ranks do not meet in time.
         TypeError: fn is no function, backend no string, or gpus no list of ints.
         ValueError: timeout is no positive number, gpus does not fit the ranks of this machine, or
-            the environment is not what torchrun sets.
+            the environment is not what torchrun or mpirun sets.
 
     Example::
 
@@ -65,21 +77,33 @@ def join_ranks(
             join_ranks(hello)  # torchrun --nnodes 2 --nproc-per-node 4 ... hello.py
     """
     check_call(fn, timeout, backend)
-    rank, world_size, local_rank, local_size = _place()
-    check_gpus(gpus, local_size)
+    place = rank_place()
+    check_gpus(gpus, place.local_size)
     if dist.is_initialized():
         raise RuntimeError("there is a process group already; join_ranks makes and ends its own")
-    share_cores(local_size)
-    if local_size == world_size:
-        stay_on_this_machine()
-    device = take_device(None if gpus is None else int(gpus[local_rank]))
+    gpu = None if gpus is None else int(gpus[place.local_rank])
+    backend = backend or default_backend(gpus is not None)
+    run = _run_under_torchrun if place.launcher == "torchrun" else _run_under_mpirun
+    run(place, fn, args, gpu, float(timeout), backend)
+
+
+def _run_under_torchrun(
+    place: RankPlace,
+    fn: Callable[..., object],
+    args: tuple[Any, ...],
+    gpu: int | None,
+    timeout: float,
+    backend: str,
+) -> None:
+    share_cores(place.local_size)
+    device = _device(place, gpu)
     try:
         dist.init_process_group(
-            backend or default_backend(gpus is not None),
+            backend,
             init_method="env://",
-            rank=rank,
-            world_size=world_size,
-            timeout=timedelta(seconds=float(timeout)),
+            rank=place.rank,
+            world_size=place.world_size,
+            timeout=timedelta(seconds=timeout),
         )
     except RuntimeError as error:
         if not _meets_dead_ranks():
@@ -93,8 +117,56 @@ def join_ranks(
     from torch.distributed.elastic.multiprocessing.errors import record
 
     # Not ended on failure: the other ranks would wait for this one to end it with them.
-    record(fn)(rank, world_size, device, *args)
+    record(fn)(place.rank, place.world_size, device, *args)
     dist.destroy_process_group()
+
+
+def _run_under_mpirun(
+    place: RankPlace,
+    fn: Callable[..., object],
+    args: tuple[Any, ...],
+    gpu: int | None,
+    timeout: float,
+    backend: str,
+) -> None:
+    with mpirun_meeting(place, timeout) as store, _ending_with_mpirun():
+        share_bound_cores(store, place)
+        device = _device(place, gpu)
+        dist.init_process_group(
+            backend,
+            store=store,
+            rank=place.rank,
+            world_size=place.world_size,
+            timeout=timedelta(seconds=timeout),
+        )
+        fn(place.rank, place.world_size, device, *args)  # on failure as above
+        dist.destroy_process_group()
+
+
+def _device(place: RankPlace, gpu: int | None) -> torch.device:
+    if place.local_size == place.world_size:
+        stay_on_this_machine()
+    return take_device(gpu)
+
+
+@contextmanager
+def _ending_with_mpirun() -> Iterator[None]:
+    """Ends this process when the one that has started it has gone, as after SIGKILL.
+
+    OpenMPI ends ranks itself in all other cases, and in this one those that have called MPI.
+    """
+    parent, over = os.getppid(), threading.Event()
+
+    def watch() -> None:
+        while not over.wait(GLANCE):
+            if os.getppid() != parent:
+                os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+    try:
+        yield
+    finally:
+        over.set()
 
 
 def _meets_dead_ranks() -> bool:
@@ -105,26 +177,3 @@ def _meets_dead_ranks() -> bool:
 
 def _first_line(error: BaseException) -> str:
     return (str(error).splitlines() or [type(error).__name__])[0][:300]
-
-
-def _place() -> tuple[int, int, int, int]:
-    """Rank, number of ranks, and both of this machine, from the environment."""
-    missing = [name for name in (*NUMBERS, "MASTER_ADDR", "MASTER_PORT") if name not in os.environ]
-    if missing:
-        raise RuntimeError(
-            f"the environment lacks {', '.join(missing)}, which torchrun sets; start the script "
-            "with torchrun, or use launch(fn, num_ranks)"
-        )
-    texts = [os.environ[name] for name in NUMBERS]
-    given = ", ".join(f"{name}={text}" for name, text in zip(NUMBERS, texts, strict=True))
-    try:
-        rank, world_size, local_rank, local_size = (int(text) for text in texts)
-    except ValueError as error:
-        raise ValueError(f"the environment has {given}; expected numbers") from error
-    fits = 0 <= local_rank < local_size <= world_size
-    if not (fits and local_rank <= rank < world_size):
-        raise ValueError(
-            f"the environment has {given}; expected ranks below their numbers, and no more ranks "
-            "on a machine than in all"
-        )
-    return rank, world_size, local_rank, local_size

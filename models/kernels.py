@@ -24,6 +24,7 @@ __all__ = [
     "spread_rows",
     "spread_weighted_rows",
     "sum_rows",
+    "sum_scaled_rows",
     "sum_weighted_rows",
     "transpose_edges",
 ]
@@ -105,6 +106,68 @@ def sum_rows(indptr, indices, x, mean, low, high, out):
             degree = x.dtype.type(last - first)
             for k in range(total.shape[0]):
                 total[k] /= degree
+    return -1
+
+
+@kernel
+def sum_scaled_rows(indptr, indices, x, source, target, own, add, low, high, out):
+    """out[i] = target[i] * (out[i] + source[i] * x[i] + sum of source[j] * x[j]).
+
+    The sum is over the edges from j to column i.
+
+    Args:
+        indptr: int64[num_dst + 1].
+        indices: integer[num_edges].
+        x: float[num_src, width].
+        source: float[num_src], of x's dtype; or of length 0, for ones.
+        target: float[num_dst], of x's dtype; or of length 0, for ones.
+        own: whether source[i] * x[i] is part of it; there are as many sources as columns at least
+            then.
+        add: whether what out has is part of it.
+        low: first column of those to do.
+        high: the column behind them.
+        out: float[num_dst, width], of x's dtype.
+
+    Returns:
+        -1, or the first bad column.
+    """
+    width, count = x.shape[1], indices.shape[0]
+    flat = x.reshape(-1)
+    line = max(64 // x.itemsize, 1)
+    asked = min(width, LINES_AHEAD * line)
+    for i in range(low, high):
+        first, last = indptr[i], indptr[i + 1]
+        if first < 0 or last < first or last > count:
+            return i
+        total = out[i]
+        if not add:
+            for k in range(total.shape[0]):
+                total[k] = 0
+        if own:
+            row = x[i]
+            factor = source[i] if source.shape[0] > 0 else x.dtype.type(1)
+            for k in range(total.shape[0]):
+                total[k] += factor * row[k]
+        for e in range(first, last):
+            if e + AHEAD < count:
+                start = np.int64(indices[e + AHEAD]) * width
+                for k in range(0, asked, line):
+                    _prefetch(flat, start + k)
+            j = indices[e]
+            if j < 0 or j >= x.shape[0]:
+                return i
+            row = x[j]
+            if source.shape[0] > 0:
+                factor = source[j]
+                for k in range(total.shape[0]):
+                    total[k] += factor * row[k]
+            else:
+                for k in range(total.shape[0]):
+                    total[k] += row[k]
+        if target.shape[0] > 0:
+            factor = target[i]
+            for k in range(total.shape[0]):
+                total[k] *= factor
     return -1
 
 

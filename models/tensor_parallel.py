@@ -9,12 +9,18 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from hopline.models.aggregate import sum_aggregate
-from hopline.models.checks import check_floating, check_tensor
+from hopline.models.checks import (
+    check_floating,
+    check_key,
+    check_on_block,
+    check_optimizer,
+    check_tensor,
+)
 from hopline.models.conjugate import copy_to_ranks, sum_over_ranks
-from hopline.models.dist_spmm import normalised_sum
+from hopline.models.fixed_sum import FixedSum
 from hopline.models.gcn import GCN
 from hopline.models.node_dropout import Key, NodeDropout
+from hopline.models.normalised_product import Factors, factors_of, normalised_product
 from hopline.models.tensor_columns import columns_of_rank
 from hopline.pipes.checks import check_count
 from hopline.pipes.graph import FusedCSCSamplingGraph
@@ -44,10 +50,13 @@ class TensorParallelGCN(nn.Module):
             node and column.
         norm: as in `GCNConv`.
         self_loop: as in `GCNConv`; False for a graph that has its self edges.
+        group: process group of the ranks; None for the default one. Its timeout is for how long a
+            rank waits for another.
 
     Raises:
         TypeError: graph is no FusedCSCSamplingGraph.
-        ValueError: the graph has types; otherwise as `GCN`.
+        ValueError: the graph has types, or this process is no rank of the group; otherwise as
+            `GCN`.
     """
 
     def __init__(
@@ -61,6 +70,7 @@ class TensorParallelGCN(nn.Module):
         *,
         norm: str = "both",
         self_loop: bool = True,
+        group: Any = None,
     ) -> None:
         super().__init__()
         if not isinstance(graph, FusedCSCSamplingGraph):
@@ -68,15 +78,18 @@ class TensorParallelGCN(nn.Module):
         if graph.node_type_to_id is not None:
             raise ValueError(f"{graph} has node types; expected a homogeneous graph")
         grouped = dist.is_available() and dist.is_initialized()
-        self.rank = dist.get_rank() if grouped else 0
-        self.world_size = dist.get_world_size() if grouped else 1
-        self.group: Any = dist.new_group() if self.world_size > 1 else None
+        self.group = group
+        self.rank = dist.get_rank(group) if grouped else 0
+        self.world_size = dist.get_world_size(group) if grouped else 1
+        if self.rank < 0:
+            raise ValueError("this process is no rank of group; make the model on its ranks alone")
         nodes = graph.total_num_nodes
         self.block = Block(graph.csc_indptr, graph.indices, nodes, nodes)
         incoming = graph.csc_indptr.diff()
         outgoing = torch.bincount(graph.indices.long(), minlength=nodes)
         self.degrees = incoming, outgoing
         self.norm, self.self_loop = norm, self_loop
+        self._fixed, self._factors = FixedSum(self.block), dict[torch.dtype, Factors]()
         # Drawn as the whole model, of which a rank keeps its columns.
         model = GCN(in_size, hidden_size, out_size, num_layers, dropout, norm=norm)
         self.sizes = [in_size, *[hidden_size] * (num_layers - 1), out_size]
@@ -108,8 +121,8 @@ class TensorParallelGCN(nn.Module):
             [num_nodes, out_size], the same on all ranks: compute the loss on each.
 
         Raises:
-            TypeError: x is no tensor of floating point.
-            ValueError: x has another shape.
+            TypeError: x is no tensor of floating point, or key no tuple of three ints.
+            ValueError: x has another shape, or is on another device than the graph.
         """
         check_tensor(x, "x")
         check_floating(x, "x")
@@ -119,6 +132,8 @@ class TensorParallelGCN(nn.Module):
                 f"x has shape {tuple(x.shape)}; expected {expected}, all rows of columns "
                 f"{self.columns(0)}"
             )
+        check_on_block(self.block, x, "x")
+        check_key(key)
         nodes = torch.arange(expected[0], device=x.device)
         last = len(self.weights) - 1
         for i, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
@@ -132,21 +147,25 @@ class TensorParallelGCN(nn.Module):
     def _sum(self, x: torch.Tensor) -> torch.Tensor:
         if x.shape[1] == 0:  # of a rank beyond the columns
             return x
-        return normalised_sum(
-            x, lambda rows: sum_aggregate(self.block, rows), self.degrees, self.norm, self.self_loop
-        )
+        if x.dtype not in self._factors:
+            self._factors[x.dtype] = factors_of(*self.degrees, self.norm, self.self_loop, x.dtype)
+        return normalised_product(x, self._fixed, self._factors[x.dtype], self.self_loop)
 
     def whole_state_dict(self) -> dict[str, torch.Tensor]:
         """The `state_dict` of a `GCN` with all columns, on every rank; collective."""
         state = {}
         for i, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
-            whole = torch.zeros(self.sizes[i + 1], self.sizes[i], dtype=weight.dtype,
-                                device=weight.device)  # fmt: skip
-            whole[:, self.columns(i)] = weight.detach()
-            if self.group is not None:
-                dist.all_reduce(whole, group=self.group)
-            state[f"layers.{i}.weight"], state[f"layers.{i}.bias"] = whole, bias.detach().clone()
+            state[f"layers.{i}.weight"] = self._whole(weight.detach(), i)
+            state[f"layers.{i}.bias"] = bias.detach().clone()
         return state
+
+    def _whole(self, part: torch.Tensor, i: int) -> torch.Tensor:
+        """All columns of what goes with layer i's weight; collective."""
+        whole = part.new_zeros(self.sizes[i + 1], self.sizes[i])
+        whole[:, self.columns(i)] = part
+        if self.world_size > 1:
+            dist.all_reduce(whole, group=self.group)
+        return whole
 
     def load_whole_state_dict(self, state: Mapping[str, torch.Tensor]) -> None:
         """Takes the rank's columns of the `state_dict` of a `GCN`.
@@ -167,3 +186,97 @@ class TensorParallelGCN(nn.Module):
             for i, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
                 weight.copy_(state[f"layers.{i}.weight"][:, self.columns(i)])
                 bias.copy_(state[f"layers.{i}.bias"])
+
+    def whole_optimizer_state(self, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+        """The `state_dict` of an optimiser of that `GCN`, on every rank; collective.
+
+        With `whole_state_dict` it is what a checkpoint needs, of one file, which may be resumed on
+        another number of ranks, or over parts.
+
+        Args:
+            optimizer: over `parameters()`, in one group.
+
+        Raises:
+            TypeError: it is no optimiser.
+            ValueError: it is over other parameters, or in several groups, or keeps something of a
+                weight that is not one value for each of the weight's.
+        """
+        own = self._state_of(optimizer)
+        state: dict[int, dict[str, Any]] = {}
+        for number, values in sorted(own["state"].items()):
+            layer, is_bias = self._place(number)
+            shape = self.weights[layer].shape
+            state[2 * layer + is_bias] = {
+                name: _copied(value)
+                if is_bias or not _is_of(shape, name, value)
+                else self._whole(value, layer)
+                for name, value in values.items()
+            }
+        return {"state": state, "param_groups": own["param_groups"]}
+
+    def load_whole_optimizer_state(
+        self, optimizer: torch.optim.Optimizer, state: Mapping[str, Any]
+    ) -> None:
+        """Takes the rank's columns of the `state_dict` of an optimiser of a `GCN`.
+
+        Raises:
+            TypeError: optimizer is none, or state is no dict.
+            ValueError: optimizer or state is over other parameters; as `whole_optimizer_state`.
+        """
+        own = self._state_of(optimizer)
+        if not isinstance(state, Mapping):
+            raise TypeError(
+                f"state is a {type(state).__name__}; expected an optimizer's state_dict"
+            )
+        numbers = [group["params"] for group in state.get("param_groups", [])]
+        if numbers != [group["params"] for group in own["param_groups"]]:
+            raise ValueError(
+                f"state is over the parameters {numbers}; expected those of a GCN with "
+                f"{len(self.weights)} layers, in one group"
+            )
+        parts: dict[int, dict[str, Any]] = {}
+        for number in numbers[0]:
+            layer, is_bias = self._place(number)
+            rows, columns = self.sizes[layer + 1], self.sizes[layer]
+            shape = torch.Size([rows] if is_bias else [rows, columns])
+            values = state.get("state", {}).get(2 * layer + is_bias, {})
+            parts[number] = {
+                name: value[:, self.columns(layer)].clone()
+                if _is_of(shape, name, value) and not is_bias
+                else _copied(value)
+                for name, value in values.items()
+            }
+        parts = {number: values for number, values in parts.items() if values}
+        optimizer.load_state_dict({"state": parts, "param_groups": [*state["param_groups"]]})
+
+    def _state_of(self, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+        check_optimizer(optimizer)
+        groups = [[id(p) for p in group["params"]] for group in optimizer.param_groups]
+        if groups != [[id(p) for p in self.parameters()]]:
+            raise ValueError(
+                f"optimizer has groups of {[len(group) for group in groups]} parameters; expected "
+                "one, of model.parameters()"
+            )
+        return optimizer.state_dict()
+
+    def _place(self, number: int) -> tuple[int, bool]:
+        """(layer, whether it is the bias) of a parameter; weights come first here."""
+        layers = len(self.weights)
+        return number % layers, number >= layers
+
+
+def _copied(value: Any) -> Any:
+    """Another tensor of the same values: optimisers change theirs in place, and may share them."""
+    return value.clone() if isinstance(value, torch.Tensor) else value
+
+
+def _is_of(shape: torch.Size, name: str, value: Any) -> bool:
+    """Whether an optimiser keeps it for each value of a parameter; not so a number of steps."""
+    if not isinstance(value, torch.Tensor) or value.dim() == 0:
+        return False
+    if value.shape != shape:
+        raise ValueError(
+            f"the optimizer's {name} has shape {tuple(value.shape)}; expected {tuple(shape)}, as "
+            "the parameter it goes with"
+        )
+    return True

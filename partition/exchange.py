@@ -51,6 +51,7 @@ __all__ = ["Exchange", "RankError"]
 PAUSE = 0.02  # seconds until a rank where nobody answers so far is asked again
 SOON = 0.1  # seconds; one thread's wait that is over has others notice, maybe before itself
 SETTLED = 10.0  # seconds in which whoever noticed a loss first finds out whose it is
+SIZES = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE")  # number of ranks that torchrun, mpirun has started
 WITHOUT_CLOSE = "left the exchange without close(), as after an error of its own"
 
 Array = np.ndarray[Any, Any]
@@ -70,8 +71,8 @@ class Exchange:
 
     Raises:
         RankError: a rank does not make one in time.
-        RuntimeError: torchrun has started this process as one of several, and there is no process
-            group.
+        RuntimeError: torchrun or mpirun has started this process as one of several, and there is no
+            process group.
         ValueError: timeout is not above 0 and finite.
 
     Attributes:
@@ -85,9 +86,9 @@ class Exchange:
             raise ValueError(f"timeout is {timeout!r}; expected seconds, above 0 and finite")
         if dist.is_available() and dist.is_initialized():
             self.rank, self.world_size = dist.get_rank(), dist.get_world_size()
-        elif os.environ.get("WORLD_SIZE", "1") != "1":
+        elif name := next((name for name in SIZES if os.environ.get(name, "1") != "1"), None):
             raise RuntimeError(
-                f"WORLD_SIZE is {os.environ['WORLD_SIZE']}, but there is no process group; call "
+                f"{name} is {os.environ[name]}, but there is no process group; call "
                 "torch.distributed.init_process_group first, or hopline.models.join_ranks"
             )
         else:

@@ -34,6 +34,8 @@ class Purpose(IntEnum):
     LAYER = 4
     DROPOUT = 5
     EMBEDDING = 6
+    BOUNDARY = 7
+    ROUNDING = 8
 
 
 def mix64(word: int) -> int:

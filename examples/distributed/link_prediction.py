@@ -3,7 +3,7 @@
 python examples/distributed/link_prediction.py parts --prepare debian --num-ranks 2
 python examples/distributed/link_prediction.py parts --num-ranks 2      # once it is prepared
 
-Under torchrun or hopline launch as node_classification.py in this folder.
+Under torchrun, mpirun or hopline launch as node_classification.py in this folder.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import time
 from types import SimpleNamespace
 
 import torch
-import torch.distributed as dist
 import torch.nn.functional as F
 from torch.nn.parallel import DistributedDataParallel
 
@@ -30,6 +29,7 @@ from hopline.models import (
     forward_links,
     join_ranks,
     launch,
+    ranks_are_started,
     train_epoch,
 )
 from hopline.partition import DistDataset, PartitionError, partition_graph
@@ -125,7 +125,7 @@ def main():
     if args.parts is None:
         p.error("name the folder of the parts, or set HOPLINE_PARTS")
     try:
-        if dist.is_torchelastic_launched():  # by torchrun, which says how many ranks there are
+        if ranks_are_started():  # by torchrun or mpirun, which says how many there are
             join_ranks(run_rank, args, timeout=args.timeout)
         else:
             if args.prepare:

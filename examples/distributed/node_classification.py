@@ -12,6 +12,10 @@ torchrun --nnodes 2 --node-rank 0 --nproc-per-node 1 --master-addr HOST --master
 Or all at once, over ssh:
 
 hopline launch --hosts hosts.txt --parts parts -- examples/distributed/node_classification.py
+
+Or by OpenMPI's mpirun (docs/distributed.md):
+
+mpirun -np 2 --bind-to none python examples/distributed/node_classification.py parts
 """
 
 from __future__ import annotations
@@ -22,12 +26,19 @@ import sys
 import time
 
 import torch
-import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 from torchmetrics.classification import MulticlassAccuracy
 
 import hopline.pipes as hp
-from hopline.models import SAGE, TrainingRun, evaluate, join_ranks, launch, train_epoch
+from hopline.models import (
+    SAGE,
+    TrainingRun,
+    evaluate,
+    join_ranks,
+    launch,
+    ranks_are_started,
+    train_epoch,
+)
 from hopline.partition import DistDataset, PartitionError
 
 
@@ -103,7 +114,7 @@ def main():
     if args.parts is None:
         p.error("name the folder of the parts, or set HOPLINE_PARTS")
     try:
-        if dist.is_torchelastic_launched():  # by torchrun, which says how many ranks there are
+        if ranks_are_started():  # by torchrun or mpirun, which says how many there are
             join_ranks(run_rank, args, timeout=args.timeout)
         else:
             launch(run_rank, args.num_ranks, args, timeout=args.timeout)

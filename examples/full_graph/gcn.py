@@ -9,6 +9,10 @@ it by `hopline partition`, copy the folder, and start the script by torchrun or 
 
 torchrun --nnodes 2 --node-rank 0 --nproc-per-node 1 --master-addr HOST --master-port 29500 \
     examples/full_graph/gcn.py --parts parts
+
+Or by OpenMPI's mpirun, without MPI itself; on several machines with -x MASTER_ADDR=HOST:
+
+mpirun -np 2 --bind-to none python examples/full_graph/gcn.py --parts parts
 """
 
 from __future__ import annotations
@@ -27,6 +31,7 @@ import torch.nn.functional as F
 
 import hopline.pipes as hp
 from hopline.models import (
+    GCN,
     DistGCN,
     HaloPlan,
     TensorParallelGCN,
@@ -35,6 +40,7 @@ from hopline.models import (
     join_ranks,
     launch,
     load_checkpoint,
+    ranks_are_started,
     save_checkpoint,
     sum_gradients,
     weighted_reduce,
@@ -68,7 +74,11 @@ class Parts:
             mine = (seeds >= self.plan.own.start) & (seeds < self.plan.own.stop)
             self.sets[name] = (seeds[mine] - self.plan.own.start).long(), labels[mine].long()
         sizes = in_size, args.hidden, task.metadata["num_classes"]
-        self.model = DistGCN(self.plan, *sizes, num_layers=args.layers, dropout=args.dropout)
+        self.model = DistGCN(
+            self.plan, *sizes, num_layers=args.layers, dropout=args.dropout, mode=args.mode,
+            wire_dtype=args.wire_dtype and getattr(torch, args.wire_dtype), stale=args.stale,
+            boundary_rate=args.boundary_rate,
+        )  # fmt: skip
 
     def mean(self, values):
         """The share of the mean over all ranks' training nodes."""
@@ -80,9 +90,24 @@ class Parts:
 
     def correct(self, right):
         """Accuracy over all ranks."""
-        return weighted_reduce(
-            right.float().mean() if len(right) else 0.0, len(right), dst=None
-        ).item()
+        return share_of(right)
+
+    def weights(self):
+        """Those of a GCN, which all ranks have."""
+        return {name: value.clone() for name, value in self.model.state_dict().items()}
+
+    def take_weights(self, weights):
+        """Takes what `weights` gave."""
+        self.model.load_state_dict(weights)
+
+    def save(self, folder, optimizer, run):
+        """By one rank: all have the same."""
+        if self.plan.rank == 0:
+            save_checkpoint(folder, self.model, optimizer, extra=run)
+
+    def load(self, folder, optimizer):
+        """What was saved with it."""
+        return load_checkpoint(folder, self.model, optimizer)
 
 
 class Columns:
@@ -100,6 +125,7 @@ class Columns:
             dataset.graph, *sizes, num_layers=args.layers, dropout=args.dropout
         )
         self.x = rows[:, self.model.columns(0)].contiguous()
+        self.whole = GCN(*sizes, num_layers=args.layers)  # as which checkpoints are written
 
     def mean(self, values):
         """The mean: each rank has all nodes."""
@@ -109,58 +135,104 @@ class Columns:
         """Nothing: gradients are whole."""
 
     def correct(self, right):
-        """Accuracy, the same on all ranks."""
-        return right.float().mean().item()
+        """Accuracy, the same on all ranks, also where they round differently."""
+        return share_of(right)
+
+    def weights(self):
+        """Those of a GCN, of which each rank has columns."""
+        return self.model.whole_state_dict()
+
+    def take_weights(self, weights):
+        """Takes the rank's columns of what `weights` gave."""
+        self.model.load_whole_state_dict(weights)
+
+    def save(self, folder, optimizer, run):
+        """By one rank, whole: files of several ranks could be of different epochs."""
+        self.whole.load_state_dict(self.weights())
+        whole_optimizer = torch.optim.Adam(self.whole.parameters())
+        whole_optimizer.load_state_dict(self.model.whole_optimizer_state(optimizer))
+        if self.model.rank == 0:
+            save_checkpoint(folder, self.whole, whole_optimizer, extra=run)
+
+    def load(self, folder, optimizer):
+        """What was saved with it, by any number of ranks."""
+        whole_optimizer = torch.optim.Adam(self.whole.parameters())
+        run = load_checkpoint(folder, self.whole, whole_optimizer)
+        self.take_weights(self.whole.state_dict())
+        self.model.load_whole_optimizer_state(optimizer, whole_optimizer.state_dict())
+        return run
 
 
 def run_rank(rank, world_size, device, args):
-    torch.manual_seed(args.seed)  # for the initial weights
     if args.tensor_parallel:
         opened = nullcontext(load(args))
     else:
         opened = DistDataset(args.parts, timeout=args.timeout)
     with opened as dataset:
-        share = (Columns if args.tensor_parallel else Parts)(dataset, args)
-        model = share.model
-        optimizer = torch.optim.Adam(model.parameters(), args.lr, weight_decay=args.weight_decay)
-        # With columns each rank has weights of its own.
-        folder = args.checkpoint and Path(args.checkpoint)
-        if folder and args.tensor_parallel:
-            folder = folder / f"rank-{rank}"
-        run = {"epoch": 0, "best": -1.0, "best_epoch": 0, "weights": {}}
-        if folder and args.resume and checkpoint_path(folder).exists():
-            run = load_checkpoint(folder, model, optimizer)
-            if rank == 0:
-                print(f"resumed at epoch {run['epoch']}", flush=True)
-        start = time.perf_counter()
-        while run["epoch"] < args.epochs and run["epoch"] - run["best_epoch"] < args.patience:
-            model.train()
-            nodes, labels = share.sets["train"]
-            out = model(share.x, (args.seed, run["epoch"], 0))[nodes]
-            loss = share.mean(F.cross_entropy(out, labels, reduction="none"))
-            optimizer.zero_grad()
-            loss.backward()
-            share.end_backward()
-            optimizer.step()
-            value = accuracy(share, "validation")
-            run["epoch"] += 1
-            if value > run["best"]:
-                run |= {"best": value, "best_epoch": run["epoch"]}
-                run["weights"] = {k: v.clone() for k, v in model.state_dict().items()}
-            if folder and (rank == 0 or args.tensor_parallel):
-                save_checkpoint(folder, model, optimizer, extra=run)
-            if rank == 0 and run["epoch"] % args.print_every == 0:
-                print(
-                    f"epoch {run['epoch']:03d} | validation accuracy {value:.4f} | "
-                    f"{(time.perf_counter() - start) / args.print_every:.3f} s an epoch",
-                    flush=True,
-                )
-                start = time.perf_counter()
-        if run["weights"]:
-            model.load_state_dict(run["weights"])
-        value = accuracy(share, "test")
-        if rank == 0:
-            print(f"test accuracy: {value:.4f} (epoch {run['best_epoch']})", flush=True)
+        train(rank, dataset, args)
+
+
+def train(rank, dataset, args):
+    """The rank's share, whose model has the best weights, and the accuracy on the test set."""
+    torch.manual_seed(args.seed)  # for the initial weights
+    share = (Columns if args.tensor_parallel else Parts)(dataset, args)
+    model, folder = share.model, args.checkpoint
+    optimizer = torch.optim.Adam(model.parameters(), args.lr, weight_decay=args.weight_decay)
+    run = {"epoch": 0, "best": -1.0, "best_epoch": 0, "weights": {}}
+    if folder and args.resume:
+        if checkpoint_path(folder).exists():
+            run = share.load(folder, optimizer)
+        check_epoch(run["epoch"], folder)
+        if rank == 0 and run["epoch"]:
+            print(f"resumed at epoch {run['epoch']}", flush=True)
+    start = time.perf_counter()
+    while run["epoch"] < args.epochs and run["epoch"] - run["best_epoch"] < args.patience:
+        model.train()
+        nodes, labels = share.sets["train"]
+        out = model(share.x, (args.seed, run["epoch"], 0))[nodes]
+        loss = share.mean(F.cross_entropy(out, labels, reduction="none"))
+        optimizer.zero_grad()
+        loss.backward()
+        share.end_backward()
+        optimizer.step()
+        value = accuracy(share, "validation")
+        run["epoch"] += 1
+        if value > run["best"]:
+            run |= {"best": value, "best_epoch": run["epoch"]}
+            run["weights"] = share.weights()
+        if folder:
+            share.save(folder, optimizer, run)
+        if rank == 0 and run["epoch"] % args.print_every == 0:
+            print(
+                f"epoch {run['epoch']:03d} | validation accuracy {value:.4f} | "
+                f"{(time.perf_counter() - start) / args.print_every:.3f} s an epoch",
+                flush=True,
+            )
+            start = time.perf_counter()
+    if run["weights"]:
+        share.take_weights(run["weights"])
+    value = accuracy(share, "test")
+    if rank == 0:
+        print(f"test accuracy: {value:.4f} (epoch {run['best_epoch']})", flush=True)
+    return share, value
+
+
+def check_epoch(epoch, folder):
+    """Ranks at different epochs would train on together, and nothing would tell."""
+    ends = torch.tensor([epoch, -epoch])
+    dist.all_reduce(ends, op=dist.ReduceOp.MAX)
+    last, first = ends[0].item(), -ends[1].item()
+    if first != last:
+        raise ValueError(
+            f"{folder}: this rank is at epoch {epoch}, others are at {first} to {last}; expected a "
+            "folder on a disk that all ranks see"
+        )
+
+
+def share_of(right):
+    """Of all ranks' nodes, by whole numbers: equal ones are equal however nodes are shared out."""
+    found, count = weighted_reduce(torch.tensor([right.sum(), len(right)]), 1, dst=None).tolist()
+    return found / count if count else float("nan")
 
 
 @torch.no_grad()
@@ -170,7 +242,8 @@ def accuracy(share, name):
     return share.correct(share.model(share.x)[nodes].argmax(1) == labels)
 
 
-def main():
+def parser():
+    """The options."""
     p = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     p.add_argument("--dataset", default="debian", help="debian, or the folder of a data set")
     p.add_argument("--parts", default=os.environ.get("HOPLINE_PARTS"),
@@ -178,6 +251,13 @@ def main():
                    "data set is cut)")  # fmt: skip
     p.add_argument("--num-ranks", type=int, default=2, help="ranks that this script starts")
     p.add_argument("--tensor-parallel", action="store_true", help="split columns, not nodes")
+    p.add_argument("--mode", default="halo", choices=("halo", "broadcast", "columns", "auto"),
+                   help="what parts send each other; auto: what is least")  # fmt: skip
+    p.add_argument("--wire-dtype", choices=("bfloat16", "float16", "int8"),
+                   help="approximate: in which rows are sent")  # fmt: skip
+    p.add_argument("--stale", action="store_true", help="approximate: halo rows of the step before")
+    p.add_argument("--boundary-rate", type=float, default=1.0,
+                   help="approximate: part of the halo that a step uses")  # fmt: skip
     p.add_argument("--hidden", type=int, default=64)
     p.add_argument("--layers", type=int, default=2)
     p.add_argument("--dropout", type=float, default=0.5)
@@ -191,16 +271,21 @@ def main():
     p.add_argument("--timeout", type=float, default=60.0, help="seconds to wait for another rank")
     p.add_argument("--checkpoint", help="folder for the checkpoint, on a disk that all ranks see")
     p.add_argument("--resume", action="store_true", help="go on from the checkpoint, if any")
+    return p
+
+
+def main():
+    p = parser()
     args = p.parse_args()
-    elastic = dist.is_torchelastic_launched()  # by torchrun, which says how many ranks there are
-    if elastic and args.parts is None and not args.tensor_parallel:
+    started = ranks_are_started()  # by torchrun or mpirun, which says how many there are
+    if started and args.parts is None and not args.tensor_parallel:
         p.error("name the folder of the parts by --parts, or set HOPLINE_PARTS")
     with tempfile.TemporaryDirectory(prefix="hopline-parts-") as folder:
         try:
             if args.parts is None and not args.tensor_parallel:
                 args.parts = str(Path(folder) / "parts")
                 partition_graph(load(args), "graph", args.num_ranks, args.parts)
-            if elastic:
+            if started:
                 join_ranks(run_rank, args, timeout=args.timeout)
             else:
                 launch(run_rank, args.num_ranks, args, timeout=args.timeout)

@@ -93,7 +93,7 @@ def spmm_is_exact(rank, world_size, device, folder):
                         close(own_weight.grad, weight.grad[by_new])
                     rows = len(plan.send_rows) + len(plan.halo)
                     assert spmm.bytes_sent == rows * 3 * 8
-        ways_agree(plan, x_all[mine], aim[mine])
+        ways_agree(plan, x_all[mine], aim[mine], whole.edge_attributes["weight"][by_new])
         rounded = DistSpmm(plan, "both", wire_dtype=torch.bfloat16)(x_all[mine])
         exact = DistSpmm(plan, "both")(x_all[mine])
         assert (rounded - exact).abs().max() < 0.05 if len(mine) else True
@@ -101,25 +101,27 @@ def spmm_is_exact(rank, world_size, device, folder):
         check_gradients(plan, mine)
 
 
-def ways_agree(plan, x, aim):
+def ways_agree(plan, x, aim, weight):
     """Whatever is sent, sums and gradients are the same, and bytes are what the plan says."""
-    found = {}
-    for mode in ("halo", "broadcast", "columns", "auto"):
-        spmm = DistSpmm(plan, "both", self_loop=True, mode=mode)
-        own = x.clone().requires_grad_()
-        out = spmm(own)
-        (out * aim).sum().backward()
-        found[mode] = out.detach(), own.grad
-        close(out.detach(), found["halo"][0])
-        close(own.grad, found["halo"][1])
-        total = torch.tensor([spmm.bytes_sent], dtype=torch.float64)
-        if plan.world_size > 1:
-            dist.all_reduce(total)
-        assert total.item() == 2 * rows_sent(plan)[spmm.mode] * 3 * 8 or spmm.mode == "columns"
-    sent = rows_sent(plan)
-    assert spmm.mode == ("columns" if sent["columns"] < sent["halo"] else "halo")
-    with pytest.raises(ValueError, match="got edge_weight in mode"):
-        DistSpmm(plan, mode="columns")(x, torch.ones(plan.block.num_edges()))
+    for weighted in (False, True):
+        found = {}
+        for mode in ("halo", "broadcast", "columns", "auto"):
+            spmm = DistSpmm(plan, "both", self_loop=True, mode=mode)
+            own, own_weight = x.clone().requires_grad_(), weight.clone().requires_grad_()
+            out = spmm(own, own_weight if weighted else None)
+            (out * aim).sum().backward()
+            found[mode] = out.detach(), own.grad, own_weight.grad
+            for got, expected in zip(found[mode], found["halo"], strict=True):
+                assert (got is None) == (expected is None)
+                if got is not None:
+                    close(got, expected)
+            total = torch.tensor([spmm.bytes_sent], dtype=torch.float64)
+            if plan.world_size > 1:
+                dist.all_reduce(total)
+            expected = 2 * rows_sent(plan)[spmm.mode] * 3 * 8
+            assert total.item() == expected or weighted or spmm.mode == "columns"
+        sent = rows_sent(plan)
+        assert spmm.mode == ("columns" if sent["columns"] < sent["halo"] else "halo")
     with pytest.raises(ValueError, match="leave out wire_dtype"):
         DistSpmm(plan, mode="broadcast", wire_dtype=torch.bfloat16)
 

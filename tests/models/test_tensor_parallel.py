@@ -1,7 +1,10 @@
 """TensorParallelGCN: outputs, losses, gradients and weights are those of a GCN in one process."""
 
+from datetime import timedelta
+
 import pytest
 import torch
+import torch.distributed as dist
 import torch.nn.functional as F
 
 import hopline.pipes as hp
@@ -48,7 +51,10 @@ def equal_to_one_process(rank, world_size, device):
         model.load_whole_state_dict(whole.state_dict())
         close(model.eval()(x), whole.eval()([whole_block()] * 3, data(dtype)[0]).detach(), 1e-4)
     hidden_sizes(graph)
+    state_of_optimizer(graph)
     pair_of_collectives(world_size)
+    if world_size == 3:
+        group_of_two(rank, graph)
 
 
 def hidden_sizes(graph):
@@ -66,6 +72,63 @@ def hidden_sizes(graph):
         for i, layer in enumerate(plain.layers):
             close(model.weights[i].grad, layer.weight.grad[:, model.columns(i)])
             close(model.biases[i].grad, layer.bias.grad)
+
+
+def state_of_optimizer(graph):
+    """Whole, it is that of one process; a new model that takes it goes on as the old one."""
+    x, labels, train = data(torch.float64)
+    models, optimizers = [], []
+    for _ in range(2):
+        torch.manual_seed(2)
+        models.append(TensorParallelGCN(graph, 3, 2, 4).double())
+        optimizers.append(torch.optim.AdamW(models[-1].parameters(), lr=0.1))
+    torch.manual_seed(2)
+    plain = GCN(3, 2, 4, dropout=0.0).double()
+    alone = torch.optim.AdamW(plain.parameters(), lr=0.1)
+
+    def step(out, optimizer):
+        optimizer.zero_grad()
+        F.cross_entropy(out[train], labels[train]).backward()
+        optimizer.step()
+
+    mine = x[:, models[0].columns(0)]
+    assert models[0].whole_optimizer_state(optimizers[0])["state"] == {}
+    for _ in range(2):
+        step(models[0].eval()(mine), optimizers[0])
+        step(plain([whole_block()] * 2, x), alone)
+    state = models[0].whole_optimizer_state(optimizers[0])
+    same_state(state, alone.state_dict())
+    alone.load_state_dict(state)
+    models[1].load_whole_state_dict(models[0].whole_state_dict())
+    models[1].load_whole_optimizer_state(optimizers[1], state)
+    same_state(models[1].whole_optimizer_state(optimizers[1]), state)
+    for model, optimizer in zip(models, optimizers, strict=True):
+        step(model.eval()(mine), optimizer)
+    for a, b in zip(models[0].parameters(), models[1].parameters(), strict=True):
+        assert torch.equal(a, b)
+
+
+def same_state(a, b):
+    assert a["param_groups"] == b["param_groups"]
+    assert sorted(a["state"]) == sorted(b["state"])
+    for number, values in b["state"].items():
+        assert list(a["state"][number]) == list(values)
+        for name, value in values.items():
+            close(a["state"][number][name], value)
+
+
+def group_of_two(rank, graph):
+    group = dist.new_group([0, 1], timeout=timedelta(seconds=60))
+    if rank == 2:
+        with pytest.raises(ValueError, match="no rank of group"):
+            TensorParallelGCN(graph, 3, 8, 4, group=group)
+        return
+    model = TensorParallelGCN(graph, 3, 8, 4, group=group).double().eval()
+    assert model.world_size == 2
+    plain = GCN(3, 8, 4).double().eval()
+    plain.load_state_dict(model.whole_state_dict())
+    x = data(torch.float64)[0]
+    close(model(x[:, model.columns(0)]).detach(), plain([whole_block()] * 2, x).detach())
 
 
 def pair_of_collectives(world_size):
@@ -93,5 +156,15 @@ def test_what_is_refused():
     model = TensorParallelGCN(directed(), 3, 8, 4)
     with pytest.raises(ValueError, match=rf"x has shape \(2, 3\); expected \({NODES}, 3\)"):
         model(torch.zeros(2, 3))
+    with pytest.raises(ValueError, match=r"groups of \[1\] parameters; expected one"):
+        model.whole_optimizer_state(torch.optim.SGD([model.biases[0]]))
+    optimizer = torch.optim.Adam(model.parameters())
+    other = torch.optim.Adam(GCN(3, 8, 4, 3).parameters()).state_dict()
+    with pytest.raises(ValueError, match="expected those of a GCN with 2 layers"):
+        model.load_whole_optimizer_state(optimizer, other)
+    wide = torch.optim.Adam(model.parameters()).state_dict()
+    wide["state"] = {0: {"step": torch.tensor(1.0), "exp_avg": torch.zeros(8, 5)}}
+    with pytest.raises(ValueError, match=r"exp_avg has shape \(8, 5\); expected \(8, 3\)"):
+        model.load_whole_optimizer_state(optimizer, wide)
     with pytest.raises(ValueError, match="norm"):
         TensorParallelGCN(directed(), 3, 8, 4, norm="left")

@@ -31,9 +31,10 @@ def test_one_process_is_the_only_rank(monkeypatch):
     for timeout in (0, -1.0, True, "1", float("inf"), float("nan")):
         with pytest.raises(ValueError, match="timeout is"):
             Exchange(timeout)
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(RuntimeError, match="there is no process group"):
-        Exchange()
+    for name in ("OMPI_COMM_WORLD_SIZE", "WORLD_SIZE"):
+        monkeypatch.setenv(name, "2")
+        with pytest.raises(RuntimeError, match=f"^{name} is 2, but there is no process group"):
+            Exchange()
 
 
 def test_ranks_that_ask_and_answer_anything():

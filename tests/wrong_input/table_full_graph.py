@@ -36,6 +36,11 @@ def columns(graph=FLAT):
     return hm.TensorParallelGCN(graph, 4, 8, 5)
 
 
+def load_state(state):
+    model = columns()
+    model.load_whole_optimizer_state(torch.optim.Adam(model.parameters()), state)
+
+
 NO_PLAN = "plan is a NoneType; expected a HaloPlan"
 
 TABLE: list[Entry] = [
@@ -45,19 +50,35 @@ TABLE: list[Entry] = [
     ("DistSpmm", lambda: hm.DistSpmm(plan(), "left"), ValueError, "norm is 'left'; expected 'none'"),
     ("DistSpmm", lambda: hm.DistSpmm(plan(), mode="fast"), ValueError, "mode is 'fast'; expected one of halo"),
     ("DistSpmm", lambda: hm.DistSpmm(plan(), mode="columns", wire_dtype=torch.bfloat16), ValueError, "leave out wire_dtype"),
+    ("DistSpmm", lambda: hm.DistSpmm(plan(), wire_dtype=torch.int16), TypeError, "wire_dtype is torch.int16; expected None or one of"),
+    ("DistSpmm", lambda: hm.DistSpmm(plan(), stale=1), TypeError, "stale is 1; expected a bool"),
+    ("DistSpmm", lambda: hm.DistSpmm(plan(), boundary_rate=0), ValueError, "boundary_rate is 0; expected a probability above 0"),
+    ("DistSpmm", lambda: hm.DistSpmm(plan(), boundary_rate="half"), TypeError, "boundary_rate is 'half'; expected a probability"),
+    ("DistSpmm", lambda: hm.DistSpmm(plan(), boundary_rate=1.5), ValueError, r"boundary_rate is 1.5; expected a probability in \[0, 1\]"),
+    ("DistSpmm", lambda: hm.DistSpmm(plan(), stale=True, boundary_rate=0.5), ValueError, "choose one"),
+    ("DistSpmm", lambda: hm.DistSpmm(plan(), mode="columns", stale=True), ValueError, "leave out stale"),
     ("DistSpmm.forward", lambda: hm.DistSpmm(plan())([1.0]), TypeError, "x is a list"),
     ("DistSpmm.forward", lambda: hm.DistSpmm(plan())(WHOLE), TypeError, "x has dtype torch.int64"),
-    ("DistSpmm.forward", lambda: hm.DistSpmm(plan())(SHORT), ValueError, r"\(2, 4\); expected 3 rows"),
-    ("DistSpmm.forward", lambda: hm.DistSpmm(plan())(X, torch.ones(2)), ValueError, r"edge_weight has shape \(2,\); expected 3"),
+    ("DistSpmm.forward", lambda: hm.DistSpmm(plan())(SHORT), ValueError, r"\(2, 4\); expected \[3, width\]"),
+    ("DistSpmm.forward", lambda: hm.DistSpmm(plan())(torch.ones(3)), ValueError, r"\(3,\); expected \[3, width\]"),
+    ("DistSpmm.forward", lambda: hm.DistSpmm(plan())(X, torch.ones(2)), ValueError, r"edge_weight has shape \(2,\); expected \[3\]"),
+    ("DistSpmm.forward", lambda: hm.DistSpmm(plan())(X, key=3), TypeError, r"key is 3; expected three ints, \(seed, epoch, step\)"),
+    ("DistSpmm.forward", lambda: hm.DistSpmm(plan())(X.to("meta")), ValueError, "x is on meta, .* on cpu; expected one device"),
+    ("DistGCN.forward", lambda: hm.DistGCN(plan(), 4, 8, 5)(X, (0, 1)), TypeError, r"key is \(0, 1\); expected three ints"),
+    ("DistSAGE.forward", lambda: hm.DistSAGE(plan(), 4, 8, 5)(X, (0, 1.0, 0)), TypeError, r"key is \(0, 1.0, 0\); expected three ints"),
     ("DistGCN", lambda: hm.DistGCN(None, 4, 8, 5), TypeError, NO_PLAN),
     ("DistGCN", lambda: hm.DistGCN(plan(), 4, 8, 5, norm="left"), ValueError, "norm is 'left'"),
     ("DistGCN", lambda: hm.DistGCN(plan(), 4, 8, 5, dropout=2.0), ValueError, "dropout"),
+    ("DistGCN", lambda: hm.DistGCN(plan(), 4, 8, 5, wire_dtype="int8"), TypeError, "wire_dtype is 'int8'"),
     ("DistGCN.forward", lambda: hm.DistGCN(plan(), 4, 8, 5)(SHORT), ValueError, r"\(2, 4\); expected \(3, 4\)"),
     ("DistSAGE", lambda: hm.DistSAGE(None, 4, 8, 5), TypeError, NO_PLAN),
     ("DistSAGE", lambda: hm.DistSAGE(plan(), 4, 8, 5, num_layers=0), ValueError, "num_layers"),
     ("DistSAGE.forward", lambda: hm.DistSAGE(plan(), 4, 8, 5)(WHOLE), TypeError, "x has dtype torch.int64"),
     ("DistGAT", lambda: hm.DistGAT(None, 4, 8, 5), TypeError, NO_PLAN),
     ("DistGAT", lambda: hm.DistGAT(plan(), 4, 8, 5, num_heads=0), ValueError, "num_heads"),
+    ("DistGAT", lambda: hm.DistGAT(plan(), 4, 8, 5, attn_drop=1.5), ValueError, "1.5; expected a probability"),
+    ("DistGAT", lambda: hm.DistGAT(plan(), 4, 8, 5, attn_drop="0.1"), TypeError, "'0.1'; expected a probability"),
+    ("DistGAT", lambda: hm.DistGAT(plan(), 4, 8, 5, stale="yes"), TypeError, "stale is 'yes'; expected a bool"),
     ("DistGAT.forward", lambda: hm.DistGAT(plan(), 4, 8, 5)(None), TypeError, "x is a NoneType"),
     ("global_mean", lambda: hm.global_mean(X, None), TypeError, NO_PLAN),
     ("global_mean", lambda: hm.global_mean(1.0, plan()), TypeError, "values is a float"),
@@ -67,7 +88,12 @@ TABLE: list[Entry] = [
     ("TensorParallelGCN.columns", lambda: columns().columns(2), IndexError, "layer 2 of 2"),
     ("TensorParallelGCN.columns", lambda: columns().columns("0"), TypeError, "layer is '0'"),
     ("TensorParallelGCN.forward", lambda: columns()(None), TypeError, "x is a NoneType"),
+    ("TensorParallelGCN.forward", lambda: columns()(X, [0, 0, 0]), TypeError, r"key is \[0, 0, 0\]; expected three ints"),
     ("TensorParallelGCN.forward", lambda: columns()(SHORT), ValueError, r"\(2, 4\); expected \(3, 4\)"),
     ("TensorParallelGCN.load_whole_state_dict", lambda: columns().load_whole_state_dict(None), TypeError, "state is"),
     ("TensorParallelGCN.load_whole_state_dict", lambda: columns().load_whole_state_dict({}), ValueError, r"layers.0.weight has nothing; expected shape \(8, 4\)"),
+    ("TensorParallelGCN.whole_optimizer_state", lambda: columns().whole_optimizer_state(None), TypeError, "optimizer"),
+    ("TensorParallelGCN.load_whole_optimizer_state", lambda: columns().load_whole_optimizer_state(None, {}), TypeError, "optimizer"),
+    ("TensorParallelGCN.load_whole_optimizer_state", lambda: load_state(None), TypeError, "state is a NoneType; expected an optimizer's"),
+    ("TensorParallelGCN.load_whole_optimizer_state", lambda: load_state({}), ValueError, "state is over the parameters .*; expected those of a GCN"),
 ]  # fmt: skip

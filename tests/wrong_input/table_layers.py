@@ -95,6 +95,7 @@ TABLE: list[Entry] = [
     ("GATConv", lambda: hm.GATConv(4, 5, 1, attn_drop=-0.1), ValueError, "-0.1; expected a probability"),
     ("GATConv", lambda: hm.GATConv(4, 5, 1, attn_drop="0.1"), TypeError, "'0.1'; expected a probability"),
     ("GATConv.forward", lambda: hm.GATConv(4, 5, 1)(BLOCK, SHORT), ValueError, r"\(2, 4\); expected \[3, 4\]"),
+    ("GATConv.forward", lambda: hm.GATConv(4, 5, 1)(BLOCK, X, attn_drop=0.1), TypeError, "attn_drop is a float; expected a function"),
     ("GATConv.forward", lambda: hm.GATConv(4, 5, 1)(BLOCK, X, X), ValueError, r"x_dst has shape \(3, 4\); expected \[2, 4\]"),
     ("GATConv.forward", lambda: hm.GATConv(4, 5, 1)(TALL, X[:1]), ValueError, "fewer sources than destinations"),
     ("GATConv.forward", lambda: hm.GATConv(4, 5, 1, self_loop=True)(BLOCK, X, SHORT), ValueError, "use self_loop=False"),

@@ -143,7 +143,7 @@ TABLE: list[Entry] = [
     ("join_ranks", lambda: hm.join_ranks(5), TypeError, "fn is a int; expected a function"),
     ("join_ranks", lambda: hm.join_ranks(print, timeout=0), ValueError, "timeout is 0; expected a positive"),
     ("join_ranks", lambda: hm.join_ranks(print, backend=5), TypeError, "backend is 5; expected a string"),
-    ("join_ranks", lambda: hm.join_ranks(print), RuntimeError, "the environment lacks .*torchrun"),
+    ("join_ranks", lambda: hm.join_ranks(print), RuntimeError, "the environment lacks .*torchrun or OpenMPI's mpirun"),
     # ---------------------------------------------------------------------------------------------
     # Inference
     ("layer_wise_inference", lambda: infer(5, GRAPH, X), TypeError, "model is a int; expected a torch.nn.Module"),

@@ -78,6 +78,7 @@ EXEMPT = {
     "LayerNeighborSampler.share_variates": "called by the constructors, whose entries try it",
     "PyGLayerData": "a named tuple of results",
     "RankError": "an exception",
+    "ranks_are_started": "takes no arguments",
     "SampledSubgraph": "a dataclass of results, whose parts check themselves",
     "Source": INTERFACE,
     "Source.batch": INTERFACE,
