@@ -7,7 +7,7 @@ from hopline.models.checkpoint import checkpoint_path, load_checkpoint, save_che
 from hopline.models.conv import SAGEConv
 from hopline.models.dist_spmm import DistSpmm
 from hopline.models.edge_values import add_self_edges, edge_scores, edge_softmax
-from hopline.models.full_graph import DistGAT, DistGCN, DistSAGE, global_mean, sum_gradients
+from hopline.models.full_graph import DistGAT, DistGCN, DistSAGE
 from hopline.models.gat import GAT, GATConv
 from hopline.models.gcn import GCN, GCNConv
 from hopline.models.halo_plan import HaloPlan
@@ -18,6 +18,7 @@ from hopline.models.link import DotPredictor, LinkPredictor, MLPPredictor, forwa
 from hopline.models.metrics import gather_rows, weighted_reduce
 from hopline.models.optimizer_state import broadcast_optimizer_state
 from hopline.models.rank_environment import ranks_are_started
+from hopline.models.rank_sums import global_mean, sum_gradients
 from hopline.models.rgcn import RGCN, RelGraphConv
 from hopline.models.rng import keyed_rng
 from hopline.models.run import TrainingRun

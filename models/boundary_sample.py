@@ -23,9 +23,8 @@ class BoundarySample:
     without being asked. All layers of a step have the same sample. Kept rows, divided by the rate,
     give sums whose mean is the sum over all.
 
-    Wan, Li, Wolfe, Kyrillidis, Kim, Lin: "BNS-GCN: efficient full-graph training of graph
-    convolutional networks with partition-parallelism and random boundary node sampling", MLSys
-    2022, algorithm 1.
+    Wan, Li, Li, Kim, Lin: "BNS-GCN: efficient full-graph training of graph convolutional networks
+    with partition-parallelism and random boundary node sampling", MLSys 2022, algorithm 1.
 
     Args:
         plan: the rank's nodes and edges.
@@ -55,6 +54,9 @@ class BoundarySample:
         owners = ranks.repeat_interleave(torch.tensor(plan.receive_counts))
         self.receive_counts = owners[kept].bincount(minlength=plan.world_size).tolist()
         self._cut(plan.remote, kept.to(plan.device))
+
+    def __deepcopy__(self, memo: object) -> BoundarySample:
+        return self  # it stays as it is
 
     def _kept(self, ids: torch.Tensor, receivers: torch.Tensor) -> torch.Tensor:
         """bool[n]: which are in the sample of their receiver."""

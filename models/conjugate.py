@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.autograd.function import once_differentiable
 
 __all__ = ["copy_to_ranks", "sum_over_ranks"]
 
@@ -28,6 +29,7 @@ class _Copy(torch.autograd.Function):
         return x.view_as(x)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor, None]:
         return _sum(grads[0], ctx.group), None
 
@@ -38,6 +40,7 @@ class _Sum(torch.autograd.Function):
         return _sum(x, group)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor, None]:
         return grads[0], None
 

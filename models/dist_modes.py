@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.autograd.function import once_differentiable
 
 from hopline.models.aggregate import sum_aggregate
 from hopline.models.fixed_sum import FixedSum
@@ -62,6 +63,7 @@ class _AllRows(torch.autograd.Function):
         return torch.cat([rows[:size] for rows, size in zip(found, sizes, strict=True)])
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor, None, None, None]:
         plan, total = ctx.plan, grads[0].contiguous().clone()
         own = total[ctx.own]
@@ -115,6 +117,7 @@ class _Swap(torch.autograd.Function):
         return _swapped(x, width, to_columns, plan, count)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor, None, None, None, None]:
         return _swapped(grads[0], *ctx.rest), None, None, None, None
 

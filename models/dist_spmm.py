@@ -32,6 +32,8 @@ from hopline.models.normalised_product import (
     normalised_product,
     scaled,
 )
+from hopline.models.rank_agreement import check_same
+from hopline.models.uncompiled import uncompiled
 
 __all__ = ["DistSpmm"]
 
@@ -49,7 +51,8 @@ class DistSpmm(nn.Module):
 
     Forward, rank by rank the rows that others need are sent while the sum over own sources is
     computed; backward, gradients go the same way back, along the transpose, so they are exact for
-    directed graphs too. A call is collective, and so is its backward pass.
+    directed graphs too. A call is collective, and so is its backward pass: x needs gradients on all
+    ranks or on none, and so does edge_weight. Gradients have no gradients themselves.
 
     There are other ways than the halo: to send every row to every rank ("broadcast"), and to bring
     each rank all rows of some columns, and the sums back ("columns"), for which every rank keeps
@@ -67,7 +70,8 @@ class DistSpmm(nn.Module):
         wire_dtype: in which rows and gradients are sent: torch.bfloat16, float16, float32, or int8
             for integers of 8 bits (`hopline.models.wire`); None for their own.
         stale: whether to train with the halo rows and gradients of the step before, which are under
-            way meanwhile. The first step waits for its own.
+            way meanwhile. The first step waits for its own. Each layer once a step, so not with
+            `torch.utils.checkpoint`, which goes with all else.
         boundary_rate: probability in (0, 1] with which a halo node takes part in a step of
             training, its row divided by it.
 
@@ -107,8 +111,10 @@ class DistSpmm(nn.Module):
         self._every = BroadcastSum(plan, self._count) if self.mode == "broadcast" else None
         self._columns = ColumnSum(plan, self._count) if self.mode == "columns" else None
         self._sample: BoundarySample | None = None
+        self._agreed: set[tuple[object, ...]] = set()
         self._known_factors: dict[torch.dtype, Factors] = {}
 
+    @uncompiled
     def forward(
         self,
         x: torch.Tensor,
@@ -138,6 +144,7 @@ class DistSpmm(nn.Module):
         if edge_weight is not None:
             _check(plan, edge_weight, "edge_weight", plan.num_edges, 1)
         check_key(key)
+        self._agree(x, layer, edge_weight is not None)
         other = self._every or self._columns
         if other is None and edge_weight is None:
             return self._over_halo(x, key, layer)
@@ -149,6 +156,15 @@ class DistSpmm(nn.Module):
             return self._weighted(rows, edge_weight, key, layer)
 
         return scaled(x, sum_rows, self._factors(x.dtype), self.self_loop)
+
+    def _agree(self, x: torch.Tensor, layer: int, weighted: bool) -> None:
+        """Finds ranks whose rows have another width, which the transport would abort."""
+        plan, seen = self.plan, (layer, x.shape[1], x.dtype, self.training, weighted)
+        if plan.group is not None and seen not in self._agreed:
+            text = f"{self!r} for layer {layer}, rows of {x.shape[1]} of {x.dtype}"
+            text += ", training" * self.training + ", with edge_weight" * weighted
+            check_same(plan.rank, plan.world_size, plan.group, "a product", text)
+            self._agreed.add(seen)
 
     def _over_halo(self, x: torch.Tensor, key: Key, layer: int) -> torch.Tensor:
         plan, remote = self.plan, None
@@ -181,9 +197,10 @@ class DistSpmm(nn.Module):
 
     def _factors(self, dtype: torch.dtype) -> Factors:
         if dtype not in self._known_factors:
-            self._known_factors[dtype] = factors_of(
-                self.plan.in_degrees, self.plan.out_degrees, self.norm, self.self_loop, dtype
-            )
+            with torch.inference_mode(False):  # as they are kept, and training uses them too
+                self._known_factors[dtype] = factors_of(
+                    self.plan.in_degrees, self.plan.out_degrees, self.norm, self.self_loop, dtype
+                )
         return self._known_factors[dtype]
 
     def _sample_of(self, key: Key) -> BoundarySample | None:
@@ -191,6 +208,8 @@ class DistSpmm(nn.Module):
         if not self.training or self.boundary_rate == 1:
             return None
         if self._sample is None or self._sample.key != key:
+            plan = self.plan  # of another key, rows would be sent to whom they are not for
+            check_same(plan.rank, plan.world_size, plan.group, "key", str(key))
             self._sample = BoundarySample(self.plan, self.boundary_rate, key)
         return self._sample
 

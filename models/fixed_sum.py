@@ -56,6 +56,9 @@ def scaled_sum(
 
     Returns:
         float[num_dst, width], of x's dtype.
+
+    Raises:
+        IndexError: on the CPU, a source is out of range after all.
     """
     if x.device.type != "cpu" or x.dtype not in PLAIN:
         rows = x if source is None else x * source.unsqueeze(1)

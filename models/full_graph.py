@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from functools import cached_property, partial
 from typing import Any
 
 import torch
-import torch.distributed as dist
 import torch.nn.functional as F
 from torch import nn
 
@@ -17,10 +15,13 @@ from hopline.models.gat import GAT
 from hopline.models.gcn import GCN
 from hopline.models.halo_exchange import Halos, check_halos, start_halo, wait_halo
 from hopline.models.halo_plan import HaloPlan, check_plan
+from hopline.models.layers import in_dtype_of
 from hopline.models.node_dropout import Key, NodeDropout
+from hopline.models.rank_agreement import check_same
 from hopline.models.sage import SAGE
+from hopline.models.uncompiled import uncompiled
 
-__all__ = ["DistGAT", "DistGCN", "DistSAGE", "global_mean", "sum_gradients"]
+__all__ = ["DistGAT", "DistGCN", "DistSAGE"]
 
 
 class _FullGraph(nn.Module):
@@ -36,12 +37,15 @@ class _FullGraph(nn.Module):
         super().__init__()
         self.plan, self.layers = check_plan(plan), layers
         self.dropout = NodeDropout(dropout)
+        self._agreed = False
 
+    @uncompiled
     def forward(self, x: torch.Tensor, key: Key = (0, 0, 0)) -> torch.Tensor:
-        """Applies the layers; collective, as its backward pass is.
+        """Applies the layers; collective, as its backward pass is. Not compiled by torch.compile.
 
         Args:
-            x: [own, in_size], rows of the rank's own nodes.
+            x: [own, in_size], rows of the rank's own nodes. Another floating-point dtype than the
+                weights' is converted.
             key: (seed, epoch, step), of which dropout is a function, and of the nodes' ids in the
                 whole graph: it does not depend on the ranks.
 
@@ -50,8 +54,12 @@ class _FullGraph(nn.Module):
 
         Raises:
             TypeError: x is no tensor of floating point, or key no tuple of three ints.
-            ValueError: x has another shape, or is on another device.
+            ValueError: x has another shape, or is on another device; at the first call, another
+                rank has another model.
         """
+        return self._applied(x, key, None)
+
+    def _applied(self, x: torch.Tensor, key: Key, edge_weight: torch.Tensor | None) -> torch.Tensor:
         check_tensor(x, "x")
         check_floating(x, "x")
         expected = (len(self.plan.own), self.layers[0].in_size)
@@ -59,13 +67,30 @@ class _FullGraph(nn.Module):
             raise ValueError(f"x has shape {tuple(x.shape)}; expected {expected}, own nodes' rows")
         check_on_block(self.plan.local, x, "x")
         check_key(key)
+        x = in_dtype_of(x, next(self.layers.parameters()))
+        self._agree(x.dtype, key)
         for i in range(len(self.layers)):
-            x = self._layer(i, x, key)
+            x = self._layer(i, x, key, edge_weight)
             if i < len(self.layers) - 1:
                 x = self.dropout(x, self.plan.original_nodes, key, i)
         return x
 
-    def _layer(self, i: int, x: torch.Tensor, key: Key) -> torch.Tensor:
+    def _agree(self, dtype: torch.dtype, key: Key) -> None:
+        """Finds ranks that have another model: its sizes at once, weights in `global_mean`."""
+        plan = self.plan
+        if not self._agreed:
+            text = " ".join(f"{self!r} of {dtype}".split())
+            check_same(plan.rank, plan.world_size, plan.group, "the model", text)
+            self._agreed = True
+        if self.training and torch.is_grad_enabled():
+            plan.notes.add(key, self.layers.parameters(), self._draws())
+
+    def _draws(self) -> bool:
+        return self.dropout.p > 0
+
+    def _layer(
+        self, i: int, x: torch.Tensor, key: Key, edge_weight: torch.Tensor | None
+    ) -> torch.Tensor:
         raise NotImplementedError
 
 
@@ -87,7 +112,8 @@ class DistGCN(_FullGraph):
         boundary_rate: probability with which a halo node takes part in a step of training.
 
     Raises:
-        ValueError: as `GCN`.
+        TypeError: as `DistSpmm`.
+        ValueError: as `GCN` and `DistSpmm`.
     """
 
     def __init__(
@@ -115,14 +141,46 @@ class DistGCN(_FullGraph):
             boundary_rate=boundary_rate,
         )  # fmt: skip
 
-    def _layer(self, i: int, x: torch.Tensor, key: Key) -> torch.Tensor:
+    @uncompiled
+    def forward(
+        self,
+        x: torch.Tensor,
+        key: Key = (0, 0, 0),
+        edge_weight: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """Applies the layers; collective, as its backward pass is. Not compiled by torch.compile.
+
+        Args:
+            x: [own, in_size], rows of the rank's own nodes. Another floating-point dtype than the
+                weights' is converted.
+            key: (seed, epoch, step), of which dropout is a function, and of the nodes' ids in the
+                whole graph: it does not depend on the ranks.
+            edge_weight: float[num_edges], factors of the messages, in the order of `plan.block`;
+                on all ranks or on none. Gradients reach it.
+
+        Returns:
+            [own, out_size].
+
+        Raises:
+            TypeError: x or edge_weight is no tensor of floating point, or key no tuple of ints.
+            ValueError: x or edge_weight has another shape, or is on another device; at the first
+                call, another rank has another model.
+        """
+        return self._applied(x, key, edge_weight)
+
+    def _draws(self) -> bool:
+        return super()._draws() or self.spmm.boundary_rate < 1
+
+    def _layer(
+        self, i: int, x: torch.Tensor, key: Key, edge_weight: torch.Tensor | None
+    ) -> torch.Tensor:
         layer = self.layers[i]
         # Sum and linear map commute; the narrower rows are sent.
         if layer.out_size < layer.in_size:
-            x = self.spmm(x @ layer.weight.T, key=key, layer=i)
+            x = self.spmm(x @ layer.weight.T, edge_weight, key=key, layer=i)
         else:
-            x = self.spmm(x, key=key, layer=i) @ layer.weight.T
-        x = x + layer.bias
+            x = self.spmm(x, edge_weight, key=key, layer=i) @ layer.weight.T
+        x = x + layer.bias.to(x.dtype)
         return x.relu() if i < len(self.layers) - 1 else x
 
 
@@ -142,7 +200,8 @@ class DistSAGE(_FullGraph):
         boundary_rate: probability with which a halo node takes part in a step of training.
 
     Raises:
-        ValueError: as `SAGE`.
+        TypeError: as `DistSpmm`.
+        ValueError: as `SAGE` and `DistSpmm`.
     """
 
     def __init__(
@@ -166,7 +225,9 @@ class DistSAGE(_FullGraph):
             boundary_rate=boundary_rate,
         )  # fmt: skip
 
-    def _layer(self, i: int, x: torch.Tensor, key: Key) -> torch.Tensor:
+    def _layer(
+        self, i: int, x: torch.Tensor, key: Key, edge_weight: torch.Tensor | None
+    ) -> torch.Tensor:
         layer = self.layers[i]
         if layer.out_size < layer.in_size:
             neighbors = self.spmm(layer.fc_neigh(x), key=key, layer=i)
@@ -227,12 +288,17 @@ class DistGAT(_FullGraph):
         self.bytes_sent = 0
         self._halos = Halos(wire_dtype, stale, self._count)
 
-    def _layer(self, i: int, x: torch.Tensor, key: Key) -> torch.Tensor:
+    def _layer(
+        self, i: int, x: torch.Tensor, key: Key, edge_weight: torch.Tensor | None
+    ) -> torch.Tensor:
         halo = self._halos.of(self.plan, key, i, self.training)
         rows = torch.cat([x, wait_halo(start_halo(x, halo), halo)])
         attn_drop = partial(self._drop_attention, i, key) if self._drops_attention else None
         out: torch.Tensor = self.layers[i](self.plan.block, rows, attn_drop=attn_drop)
         return out.mean(1) if i == len(self.layers) - 1 else F.elu(out.flatten(1))
+
+    def _draws(self) -> bool:
+        return super()._draws() or self.attn_drop.p > 0
 
     @property
     def _drops_attention(self) -> bool:
@@ -258,51 +324,3 @@ class DistGAT(_FullGraph):
 
     def _count(self, size: int) -> None:
         self.bytes_sent += size
-
-
-def global_mean(values: torch.Tensor, plan: HaloPlan) -> torch.Tensor:
-    """This rank's share of a mean over all ranks: the shares, and their gradients, add up to it.
-
-    Args:
-        values: float[n], such as losses of the rank's training nodes; n may be 0.
-        plan: of the ranks.
-
-    Returns:
-        Sum of values over the number of all ranks' values, for `backward`.
-
-    Raises:
-        TypeError: plan is no HaloPlan, or values no tensor.
-    """
-    check_plan(plan)
-    check_tensor(values, "values")
-    count = torch.tensor([float(len(values))], dtype=torch.float64, device=values.device)
-    if plan.group is not None:
-        dist.all_reduce(count, group=plan.group)
-    return values.sum() / count.clamp(min=1).to(values.dtype).squeeze(0)
-
-
-def sum_gradients(parameters: Iterable[nn.Parameter], plan: HaloPlan) -> None:
-    """Adds up what all ranks have as gradients, in one message; after `backward`, before a step.
-
-    Args:
-        parameters: the same on all ranks; those without a gradient count as zeros.
-        plan: of the ranks.
-
-    Raises:
-        TypeError: plan is no HaloPlan.
-    """
-    check_plan(plan)
-    wanted = [p for p in parameters if p.requires_grad]
-    for p in wanted:
-        if p.grad is None:
-            p.grad = torch.zeros_like(p)
-    if plan.group is None or not wanted:
-        return
-    for dtype in dict.fromkeys(p.dtype for p in wanted):
-        mine = [p.grad for p in wanted if p.dtype == dtype and p.grad is not None]
-        flat = torch.cat([gradient.reshape(-1) for gradient in mine])
-        dist.all_reduce(flat, group=plan.group)
-        low = 0
-        for gradient in mine:
-            gradient.copy_(flat[low : low + gradient.numel()].view_as(gradient))
-            low += gradient.numel()

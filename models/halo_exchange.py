@@ -7,11 +7,13 @@ known, and are waited for where `start_halo` needs them.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
+from torch.autograd.function import once_differentiable
 
 from hopline.models.aggregate import sum_aggregate
 from hopline.models.fixed_sum import FixedSum, gathered
@@ -109,11 +111,11 @@ class Message:
 class StaleHalo(Halo):
     """Rows and gradients of the step before, while those of this step are under way.
 
-    The first step waits for its own. Used for the same layer in every step, with a backward pass
-    in each or in none.
+    The first step waits for its own. Used for the same layer in every step, once, with a backward
+    pass in each or in none: not with `torch.utils.checkpoint`, which computes a layer twice.
 
-    Wan, Li, Li, Kim, Lin: "PipeGCN: efficient full-graph training of graph convolutional networks
-    with pipelined feature communication", ICLR 2022, algorithm 1.
+    Wan, Li, Wolfe, Kyrillidis, Kim, Lin: "PipeGCN: efficient full-graph training of graph
+    convolutional networks with pipelined feature communication", ICLR 2022, algorithm 1.
     """
 
     def __init__(
@@ -161,6 +163,10 @@ class Halos:
         halo.word = fold(batch_key(seed, Purpose.ROUNDING, epoch, step), layer)
         return halo
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> Halos:
+        """That of a copied model, whose first step waits for its own rows."""
+        return Halos(self._wire_dtype, self._stale, copy.deepcopy(self._count, memo))
+
     def __repr__(self) -> str:
         return f"wire_dtype={self._wire_dtype}, stale={self._stale}"
 
@@ -180,6 +186,7 @@ class _Start(torch.autograd.Function):
         return x.new_empty(0)  # of which the gradient says that those of the rows are under way
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor, None]:
         return sum_aggregate(ctx.halo.route.sends.transposed, ctx.halo.wait(back=True)), None
 
@@ -192,6 +199,7 @@ class _Wait(torch.autograd.Function):
         return halo.wait(back=False)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor, None]:
         ctx.halo.start(grads[0], back=True)
         return torch.zeros_like(ctx.empty), None

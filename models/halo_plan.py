@@ -5,12 +5,14 @@ from __future__ import annotations
 from datetime import timedelta
 from functools import cached_property
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
 import torch.distributed as dist
 
 from hopline.models.fixed_sum import FixedSum, picks
+from hopline.models.rank_agreement import StepNotes
 from hopline.partition import DistGraph
 from hopline.pipes.graph import ORIGINAL_EDGE_ID
 from hopline.pipes.subgraph import Block
@@ -27,7 +29,7 @@ class HaloPlan:
     every product with it is: all ranks of the default process group do the same in the same order.
     Own nodes are the range of new ids that the rank's parts have; halo nodes are the other sources
     of in-edges of own nodes, by new ids, and so by rank. Messages go over a process group of their
-    own.
+    own, which all plans of a graph share, and which stays until the default one ends.
 
     Args:
         graph: homogeneous; each rank has a part of its own, or several.
@@ -38,6 +40,12 @@ class HaloPlan:
         ValueError: the graph has types, or ranks share a part.
 
     Attributes:
+        rank, world_size: of this process, among the ranks.
+        device: where rows are.
+        group: process group of the messages; None for one rank.
+        num_nodes: of the whole graph.
+        rank_starts: int[ranks + 1], ranks' ranges of new ids.
+        notes: `StepNotes`, by which ranks that differ are noticed.
         own: range, new ids of the own nodes.
         original_nodes: int64[own], ids in the whole graph of the own nodes.
         halo: int64[h], new ids of the halo nodes, ascending.
@@ -76,9 +84,8 @@ class HaloPlan:
         self.num_nodes = int(starts[-1])
         self.rank_starts = [int(starts[rank * share]) for rank in range(self.world_size + 1)]
         self.own = range(self.rank_starts[self.rank], self.rank_starts[self.rank + 1])
-        # A new group waits for half an hour by itself, whatever the default group does.
-        timeout = timedelta(seconds=ranks.timeout)
-        self.group = dist.new_group(timeout=timeout) if self.world_size > 1 else None
+        self.group = _group_of(graph) if self.world_size > 1 else None
+        self.notes = StepNotes(self.device)
         self._parts = list(graph.parts.values())
         indptr, sources = _edges_of(graph)
         self.num_edges = len(sources)
@@ -111,22 +118,25 @@ class HaloPlan:
     @cached_property
     def local_edges(self) -> torch.Tensor:
         """Which edges of `block` those of `local` are."""
-        return self._inside.nonzero().squeeze(1)
+        with torch.inference_mode(False):  # as it is kept: training cannot use what that mode made
+            return self._inside.nonzero().squeeze(1)
 
     @cached_property
     def remote_edges(self) -> torch.Tensor:
         """Which edges of `block` those of `remote` are."""
-        return self._inside.logical_not().nonzero().squeeze(1)
+        with torch.inference_mode(False):
+            return self._inside.logical_not().nonzero().squeeze(1)
 
     @cached_property
     def block(self) -> Block:
         """All in-edges; made when it is first needed, as not every product needs it."""
         num_src = len(self.own) + len(self.halo)
         kind = torch.int32 if num_src < 1 << 31 else torch.int64
-        rows = torch.empty(self.num_edges, dtype=kind, device=self.device)
-        rows[self._inside] = self.local.indices.to(kind)
-        rows[~self._inside] = self.remote.indices.to(kind) + len(self.own)
-        return Block(self.local.indptr + self.remote.indptr, rows, num_src, len(self.own))
+        with torch.inference_mode(False):
+            rows = torch.empty(self.num_edges, dtype=kind, device=self.device)
+            rows[self._inside] = self.local.indices.to(kind)
+            rows[~self._inside] = self.remote.indices.to(kind) + len(self.own)
+            return Block(self.local.indptr + self.remote.indptr, rows, num_src, len(self.own))
 
     @cached_property
     def edge_ids(self) -> torch.Tensor:
@@ -183,11 +193,26 @@ class HaloPlan:
             own.index_add_(0, self.send_rows, back)
         return own
 
+    def __deepcopy__(self, memo: object) -> HaloPlan:
+        """Itself: it stays as it is, so a copied model may share it, and its process group."""
+        return self
+
     def __repr__(self) -> str:
         return (
             f"HaloPlan(rank {self.rank} of {self.world_size}: {len(self.own)} own nodes, "
             f"{len(self.halo)} halo nodes, {self.num_edges} in-edges)"
         )
+
+
+# Connections and threads are dear: all plans of a graph have the same.
+_groups: WeakKeyDictionary[DistGraph, Any] = WeakKeyDictionary()
+
+
+def _group_of(graph: DistGraph) -> Any:
+    if graph not in _groups:
+        # A new group waits for half an hour by itself, whatever the default group does.
+        _groups[graph] = dist.new_group(timeout=timedelta(seconds=graph.exchange.timeout))
+    return _groups[graph]
 
 
 def check_plan(plan: object) -> HaloPlan:

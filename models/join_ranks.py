@@ -129,7 +129,7 @@ def _run_under_mpirun(
     timeout: float,
     backend: str,
 ) -> None:
-    with mpirun_meeting(place, timeout) as store, _ending_with_mpirun():
+    with _ending_with_mpirun(), mpirun_meeting(place, timeout) as store:
         share_bound_cores(store, place)
         device = _device(place, gpu)
         dist.init_process_group(

@@ -37,6 +37,7 @@ import torch.multiprocessing
 
 import hopline.partition
 from hopline.models.checks import check_function
+from hopline.models.rank_environment import check_is_no_rank
 from hopline.partition.who_has_gone import tells_of_loss
 
 __all__ = [
@@ -113,6 +114,7 @@ def launch(
     Raises:
         RankError: a rank raised, was killed, left early or did not answer. The others get 5
             seconds to end by themselves.
+        RuntimeError: torchrun or mpirun has started this process as one of several ranks.
         TypeError: fn is no function, backend no string, or gpus no list of ints.
         ValueError: fn cannot be imported by other processes, num_ranks or timeout is no positive
             number, or gpus does not fit.
@@ -134,6 +136,7 @@ def launch(
     if isinstance(num_ranks, bool) or not isinstance(num_ranks, int) or num_ranks < 1:
         raise ValueError(f"num_ranks is {num_ranks!r}; expected an int of 1 or more")
     check_gpus(gpus, num_ranks)
+    check_is_no_rank()
     backend = backend or default_backend(gpus is not None)
     context = torch.multiprocessing.get_context("spawn")
     processes: list[Any] = []

@@ -30,7 +30,7 @@ def meet_at_address(place: RankPlace, timeout: float) -> Iterator[Any]:
 
     Args:
         place: of this rank.
-        timeout: seconds to wait for the others, also for their leave at the end.
+        timeout: seconds to wait for the others: until they come, and at the end until they leave.
 
     Raises:
         RuntimeError: the ranks do not meet in time, or MASTER_ADDR is missing.
@@ -75,8 +75,8 @@ def not_met(absent: list[int], timeout: float) -> RuntimeError:
     """The error of ranks that have waited for others."""
     names = ", ".join(f"rank {rank}" for rank in absent[:10]) + ", ..." * (len(absent) > 10)
     return RuntimeError(
-        f"the ranks did not meet: {names} did not come within {timeout:g} s; every rank that "
-        "mpirun starts calls join_ranks, as often as the others"
+        f"the ranks did not meet: {names} did not come within {timeout:g} s; have every rank "
+        "that mpirun starts call join_ranks, as often as the others"
     )
 
 

@@ -114,6 +114,9 @@ class NodeDropout(nn.Module):
             layer: number of the layer, or any other that tells it from the rest of the step.
             first_column: number of x's first column, where x has a part of the columns.
 
+        Returns:
+            float[n, width], of x's dtype.
+
         Raises:
             TypeError: x is not of floating point, or ids not of int64.
             ValueError: there are not as many ids as rows.

@@ -49,8 +49,9 @@ def factors_of(
         out_degrees: int64[n], in the whole graph.
         norm: as of `DistSpmm`.
         self_loop: whether there is one more edge, from each node to itself.
-        dtype: of the factors.
+        dtype: of rows. Half precision would not hold the degrees: factors are of float32 then.
     """
+    dtype = _wide(dtype)
 
     def power(degrees: torch.Tensor, exponent: float) -> torch.Tensor:
         return (degrees + int(self_loop)).clamp(min=1).to(dtype).pow(exponent)
@@ -72,7 +73,8 @@ def normalised_product(
     """`target * (sum over in-neighbours j of source_j * x_j)`, of each own node.
 
     Halo rows are under way while own rows are summed, and backward, gradients of halo rows are
-    while those of own rows are. Collective with a remote part, as its backward pass is.
+    while those of own rows are. Collective with a remote part, as its backward pass is. Half
+    precision is computed in float32, and sent as it is.
 
     Args:
         x: float[own, width].
@@ -105,12 +107,13 @@ def scaled(
         self_loop: whether each node has one more edge, from itself.
     """
     source, target = factors
+    dtype = x.dtype
     if source is not None:
-        x = x * source.unsqueeze(1)
+        x = (x * source.unsqueeze(1)).to(dtype)
     out = sum_rows(x)
     if self_loop:
         out = out + x
-    return out if target is None else out * target.unsqueeze(1)
+    return out if target is None else (out * target.unsqueeze(1)).to(dtype)
 
 
 class _Product(torch.autograd.Function):
@@ -125,30 +128,39 @@ class _Product(torch.autograd.Function):
     ) -> torch.Tensor:
         ctx.rest = local, factors, self_loop, remote
         source, target = factors
+        dtype, wide = x.dtype, _wide(x.dtype)
+        x = x.to(wide)
         if remote is None:
-            return scaled_sum(local.block, x, source, target, self_loop=self_loop)
+            return scaled_sum(local.block, x, source, target, self_loop=self_loop).to(dtype)
         halo = remote.halo
-        halo.start(gathered(halo.route.sends, x, source), back=False)
+        halo.start(gathered(halo.route.sends, x, source).to(dtype), back=False)
         out = scaled_sum(local.block, x, source, self_loop=self_loop)
-        rows = _scaled(halo.wait(back=False), remote.scale)
-        return scaled_sum(remote.sum.block, rows, None, target, out=out)
+        rows = _scaled(halo.wait(back=False).to(wide), remote.scale)
+        return scaled_sum(remote.sum.block, rows, None, target, out=out).to(dtype)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         local, factors, self_loop, remote = ctx.rest
         source, target = factors
-        grad_out, rest = grads[0], (None, None, None, None)
+        dtype, wide = grads[0].dtype, _wide(grads[0].dtype)
+        grad_out, rest = grads[0].to(wide), (None, None, None, None)
         if remote is None:
             grad = scaled_sum(local.transposed, grad_out, target, source, self_loop=self_loop)
-            return grad, *rest
+            return grad.to(dtype), *rest
         halo = remote.halo
         rows = scaled_sum(remote.sum.transposed, grad_out, target)
-        halo.start(_scaled(rows, remote.scale), back=True)
+        halo.start(_scaled(rows, remote.scale).to(dtype), back=True)
         grad = scaled_sum(local.transposed, grad_out, target, self_loop=self_loop)
-        back = halo.wait(back=True)
-        return scaled_sum(halo.route.sends.transposed, back, None, source, out=grad), *rest
+        back = halo.wait(back=True).to(wide)
+        grad = scaled_sum(halo.route.sends.transposed, back, None, source, out=grad)
+        return grad.to(dtype), *rest
 
 
 def _scaled(rows: torch.Tensor, scale: float) -> torch.Tensor:
     return rows if scale == 1 else rows * scale
+
+
+def _wide(dtype: torch.dtype) -> torch.dtype:
+    """In which sums of rows are computed."""
+    return torch.promote_types(dtype, torch.float32)

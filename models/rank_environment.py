@@ -8,7 +8,7 @@ from typing import Literal
 
 import torch.distributed as dist
 
-__all__ = ["RankPlace", "rank_place", "ranks_are_started"]
+__all__ = ["RankPlace", "check_is_no_rank", "rank_place", "ranks_are_started"]
 
 # Rank, number of ranks, and both of this machine.
 TORCHRUN = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
@@ -52,6 +52,19 @@ def ranks_are_started() -> bool:
             launch(train, args.num_ranks, args)
     """
     return _launcher() is not None
+
+
+def check_is_no_rank() -> None:
+    """Raises `RuntimeError` in one of several ranks, each of which would start ranks of its own."""
+    if not ranks_are_started():
+        return
+    place = rank_place()
+    if place.world_size > 1:
+        raise RuntimeError(
+            f"{place.launcher} has started this process as rank {place.rank} of "
+            f"{place.world_size}; call join_ranks(fn, ...) here, launch(fn, num_ranks, ...) is for "
+            "a process that is no rank"
+        )
 
 
 def rank_place() -> RankPlace:

@@ -6,7 +6,7 @@ __all__ = ["columns_of_rank"]
 
 
 def columns_of_rank(width: int, rank: int, world_size: int) -> slice:
-    """The columns of a rank: as many on all, up to one; none where there are more ranks.
+    """The columns of a rank: as many as on any other, or one more; none on ranks beyond the width.
 
     >>> [columns_of_rank(5, rank, 3) for rank in range(3)]
     [slice(0, 2, None), slice(2, 4, None), slice(4, 5, None)]

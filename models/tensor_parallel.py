@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,6 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from hopline.models.aggregate import sum_aggregate
 from hopline.models.checks import (
     check_floating,
     check_key,
@@ -19,9 +21,11 @@ from hopline.models.checks import (
 from hopline.models.conjugate import copy_to_ranks, sum_over_ranks
 from hopline.models.fixed_sum import FixedSum
 from hopline.models.gcn import GCN
+from hopline.models.layers import in_dtype_of
 from hopline.models.node_dropout import Key, NodeDropout
-from hopline.models.normalised_product import Factors, factors_of, normalised_product
+from hopline.models.normalised_product import Factors, factors_of, normalised_product, scaled
 from hopline.models.tensor_columns import columns_of_rank
+from hopline.models.uncompiled import uncompiled
 from hopline.pipes.checks import check_count
 from hopline.pipes.graph import FusedCSCSamplingGraph
 from hopline.pipes.subgraph import Block
@@ -34,11 +38,14 @@ class TensorParallelGCN(nn.Module):
 
     A rank sums over in-neighbours in its own columns, and multiplies by its rows of the layer's
     weight; the products are added up over ranks. Needs no partition, and all ranks have the same
-    work, whatever the graph; each layer sends N x (width of its output) values forward and as many
-    backward. Backward, what a layer's input gets from all ranks is added up too: Megatron's pair,
-    `hopline.models.conjugate`. After `backward` gradients are complete: there is nothing to sum.
+    work, whatever the graph. Each layer sends N x (width of its output) values forward; backward,
+    all but the first N x (width of their input), since what a layer's input gets from all ranks is
+    added up too: Megatron's pair, `hopline.models.conjugate`. After `backward` gradients are
+    complete: there is nothing to sum.
 
-    Collective, as its backward pass is. Without a process group there is one rank.
+    Collective, as its backward pass is. Without a process group there is one rank. Optimisers are
+    to take each value for itself, as Adam and SGD do. Norms, as of `clip_grad_norm_`, would be
+    those of the rank's columns, and what all ranks have alike, the biases, would come apart.
 
     Args:
         graph: homogeneous, the same on all ranks.
@@ -100,6 +107,13 @@ class TensorParallelGCN(nn.Module):
         self.biases = nn.ParameterList(layer.bias for layer in model.layers)
         self.dropout = NodeDropout(dropout)
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> TensorParallelGCN:
+        """With weights of its own, and the same process group and structure, which stay."""
+        memo |= {id(shared): shared for shared in (self.group, self.block, self._fixed)}
+        memo[id(self)] = copied = type(self).__new__(type(self))
+        copied.__dict__.update(copy.deepcopy(self.__dict__, memo))
+        return copied
+
     def columns(self, i: int) -> slice:
         """The rank's columns of layer i's input; of the features for 0.
 
@@ -110,19 +124,28 @@ class TensorParallelGCN(nn.Module):
             raise IndexError(f"layer {i} of {len(self.sizes) - 1}")
         return columns_of_rank(self.sizes[i], self.rank, self.world_size)
 
-    def forward(self, x: torch.Tensor, key: Key = (0, 0, 0)) -> torch.Tensor:
-        """Applies the layers.
+    @uncompiled
+    def forward(
+        self,
+        x: torch.Tensor,
+        key: Key = (0, 0, 0),
+        edge_weight: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """Applies the layers; not compiled by torch.compile.
 
         Args:
             x: [num_nodes, width], the rank's columns of all rows: `features[:, model.columns(0)]`.
+                Another floating-point dtype than the weights' is converted.
             key: (seed, epoch, step), of which dropout is a function.
+            edge_weight: float[num_edges], factors of the messages, the same on all ranks. The whole
+                gradient reaches it on each.
 
         Returns:
             [num_nodes, out_size], the same on all ranks: compute the loss on each.
 
         Raises:
-            TypeError: x is no tensor of floating point, or key no tuple of three ints.
-            ValueError: x has another shape, or is on another device than the graph.
+            TypeError: x or edge_weight is no tensor of floating point, or key no tuple of ints.
+            ValueError: x or edge_weight has another shape, or is on another device than the graph.
         """
         check_tensor(x, "x")
         check_floating(x, "x")
@@ -134,22 +157,32 @@ class TensorParallelGCN(nn.Module):
             )
         check_on_block(self.block, x, "x")
         check_key(key)
+        x = in_dtype_of(x, self.weights[0])
+        if edge_weight is not None:
+            check_tensor(edge_weight, "edge_weight")
+            edge_weight = copy_to_ranks(edge_weight, self.group)
         nodes = torch.arange(expected[0], device=x.device)
         last = len(self.weights) - 1
         for i, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
-            product = self._sum(x) @ weight.T
+            product = self._sum(x, edge_weight) @ weight.T
             x = sum_over_ranks(product, self.group) + bias
             if i < last:
                 x = self.dropout(x.relu(), nodes, key, i)
                 x = copy_to_ranks(x, self.group)[:, self.columns(i + 1)]
         return x
 
-    def _sum(self, x: torch.Tensor) -> torch.Tensor:
-        if x.shape[1] == 0:  # of a rank beyond the columns
-            return x
+    def _sum(self, x: torch.Tensor, edge_weight: torch.Tensor | None) -> torch.Tensor:
         if x.dtype not in self._factors:
-            self._factors[x.dtype] = factors_of(*self.degrees, self.norm, self.self_loop, x.dtype)
-        return normalised_product(x, self._fixed, self._factors[x.dtype], self.self_loop)
+            with torch.inference_mode(False):  # as they are kept
+                self._factors[x.dtype] = factors_of(
+                    *self.degrees, self.norm, self.self_loop, x.dtype
+                )
+        factors = self._factors[x.dtype]
+        if edge_weight is None:
+            return normalised_product(x, self._fixed, factors, self.self_loop)
+        return scaled(
+            x, lambda rows: sum_aggregate(self.block, rows, edge_weight), factors, self.self_loop
+        )
 
     def whole_state_dict(self) -> dict[str, torch.Tensor]:
         """The `state_dict` of a `GCN` with all columns, on every rank; collective."""

@@ -65,9 +65,7 @@ def decode(sent: torch.Tensor, dtype: torch.dtype, wire: torch.dtype | None) -> 
     Returns:
         dtype[n, width].
     """
-    if wire != torch.int8:
-        return sent.to(dtype)
-    if sent.shape[1] == 0:
+    if wire != torch.int8 or sent.shape[1] == 0:
         return sent.to(dtype)
     scale = (
         sent[:, -EXTRA:].clone(memory_format=torch.contiguous_format).view(torch.float32).to(dtype)

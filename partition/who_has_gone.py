@@ -52,9 +52,6 @@ class WhoHasGone:
 
         Args:
             error: what has been raised.
-
-        Returns:
-            None also where all ranks are there, and at a loss.
         """
         if error is None or isinstance(error, RankError) or not tells_of_loss(error):
             return None
@@ -74,7 +71,12 @@ class WhoHasGone:
                 return None
             absent = [rank for rank in others if not told[rank][0][0]]
             if not absent:
-                return None
+                return RankError(
+                    f"all {exchange.world_size} ranks are there, and wait for each other in vain; "
+                    "all must make the same collective calls, as often: the same steps, and the "
+                    "same end by values that are equal on all "
+                    f"({text_of(error).splitlines()[0][:300]})"
+                )
             time.sleep(STEP)
         names = ", ".join(f"rank {rank}" for rank in absent)
         return RankError(

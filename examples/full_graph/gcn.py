@@ -181,7 +181,7 @@ def train(rank, dataset, args):
     run = {"epoch": 0, "best": -1.0, "best_epoch": 0, "weights": {}}
     if folder and args.resume:
         if checkpoint_path(folder).exists():
-            run = share.load(folder, optimizer)
+            run = checked(share.load(folder, optimizer), run, folder)
         check_epoch(run["epoch"], folder)
         if rank == 0 and run["epoch"]:
             print(f"resumed at epoch {run['epoch']}", flush=True)
@@ -202,7 +202,7 @@ def train(rank, dataset, args):
             run["weights"] = share.weights()
         if folder:
             share.save(folder, optimizer, run)
-        if rank == 0 and run["epoch"] % args.print_every == 0:
+        if rank == 0 and args.print_every and run["epoch"] % args.print_every == 0:
             print(
                 f"epoch {run['epoch']:03d} | validation accuracy {value:.4f} | "
                 f"{(time.perf_counter() - start) / args.print_every:.3f} s an epoch",
@@ -215,6 +215,16 @@ def train(rank, dataset, args):
     if rank == 0:
         print(f"test accuracy: {value:.4f} (epoch {run['best_epoch']})", flush=True)
     return share, value
+
+
+def checked(run, expected, folder):
+    """What was saved, where it is this example's."""
+    if set(run) != set(expected):
+        raise ValueError(
+            f"{folder}: its checkpoint has {sorted(run)} besides the model; expected "
+            f"{sorted(expected)}: it is of another program"
+        )
+    return run
 
 
 def check_epoch(epoch, folder):
@@ -267,7 +277,7 @@ def parser():
     p.add_argument("--weight-decay", type=float, default=5e-4)
     p.add_argument("--normalize-features", action="store_true", help="rows of sum 1")
     p.add_argument("--seed", type=int, default=0)
-    p.add_argument("--print-every", type=int, default=20)
+    p.add_argument("--print-every", type=int, default=20, help="epochs a line; 0 for none")
     p.add_argument("--timeout", type=float, default=60.0, help="seconds to wait for another rank")
     p.add_argument("--checkpoint", help="folder for the checkpoint, on a disk that all ranks see")
     p.add_argument("--resume", action="store_true", help="go on from the checkpoint, if any")
@@ -280,6 +290,11 @@ def main():
     started = ranks_are_started()  # by torchrun or mpirun, which says how many there are
     if started and args.parts is None and not args.tensor_parallel:
         p.error("name the folder of the parts by --parts, or set HOPLINE_PARTS")
+    for_parts = ("mode", "wire_dtype", "stale", "boundary_rate")
+    given = [name for name in for_parts if getattr(args, name) != p.get_default(name)]
+    if args.tensor_parallel and given:
+        names = ", ".join("--" + name.replace("_", "-") for name in given)
+        p.error(f"{names}: for parts, not with --tensor-parallel")
     with tempfile.TemporaryDirectory(prefix="hopline-parts-") as folder:
         try:
             if args.parts is None and not args.tensor_parallel:

@@ -3,14 +3,12 @@
 import pytest
 import torch
 import torch.distributed as dist
-import torch.nn.functional as F
 
 from hopline.models import DistGAT, DistGCN, DistSAGE, DistSpmm, HaloPlan, launch
 from hopline.models.boundary_sample import BoundarySample
-from hopline.models.full_graph import global_mean, sum_gradients
 from hopline.models.wire import decode, encode
 from hopline.partition import DistGraph
-from tests.models.test_full_graph import NODES, close, cut, data, dense, directed
+from tests.models.test_full_graph import NODES, close, cut, data, dense, directed, step_over_ranks
 
 WIDTH = 5
 
@@ -195,17 +193,9 @@ def models_learn(plan, graph):
             model = kind(plan, 3, 8, 4, 2, dropout=0.0, **options).double()
             optimizer = torch.optim.Adam(model.parameters(), lr=0.05)
             for step in range(40):
-                out = model(x[mine], (7, step, 0))[chosen]
-                values = F.cross_entropy(out, labels[mine][chosen], reduction="none")
-                loss = global_mean(values, plan)
-                optimizer.zero_grad()
-                loss.backward()
-                sum_gradients(model.parameters(), plan)
-                optimizer.step()
-            total = loss.detach().clone()
-            if plan.world_size > 1:
-                dist.all_reduce(total)
-            last[way] = total.item()
+                last[way] = step_over_ranks(
+                    model, x[mine], (7, step, 0), chosen, labels[mine][chosen], optimizer
+                )
         assert all(abs(value - last["exact"]) < 0.35 for value in last.values()), last
         assert last["exact"] < 1.1, last
         assert last.get("again") == last.get("sampled bfloat16")

@@ -12,9 +12,10 @@ from hopline.models import GAT, GCN, SAGE, launch
 from hopline.models.conjugate import copy_to_ranks, sum_over_ranks
 from hopline.models.dist_modes import rows_sent
 from hopline.models.dist_spmm import DistSpmm
-from hopline.models.full_graph import DistGAT, DistGCN, DistSAGE, global_mean, sum_gradients
+from hopline.models.full_graph import DistGAT, DistGCN, DistSAGE
 from hopline.models.halo_plan import HaloPlan
 from hopline.models.node_dropout import NodeDropout
+from hopline.models.rank_sums import global_mean, sum_gradients
 from hopline.partition import DistGraph, partition_graph
 
 NODES, EDGES = 40, 160
@@ -31,8 +32,10 @@ def directed(seed=0):
 
 
 def cut(graph, folder, parts):
-    """Into parts, of which one is empty where there are several."""
-    assignment = torch.arange(NODES) % max(1, parts - 1) * (1 if parts < 3 else 2) % parts
+    """Into parts, of which one is empty where there are more than two."""
+    assignment = torch.arange(NODES) % (parts if parts < 3 else parts - 1)
+    if parts > 2:
+        assignment += assignment >= 1
     data = type("Data", (), {"graph": graph, "feature": hp.BasicFeatureStore({}), "tasks": []})
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -62,15 +65,18 @@ def close(a, b, tolerance=1e-10):
     assert (a - b).abs().max() <= tolerance if a.numel() else True
 
 
+def own_edges(plan, whole):
+    """int64[num_edges]: where in the whole graph the edges of `plan.block` are."""
+    return whole.edge_attributes["_ORIGINAL_EDGE_ID"].argsort()[plan.original_edges]
+
+
 def spmm_is_exact(rank, world_size, device, folder):
     whole = directed()
     with DistGraph(folder, timeout=60) as graph:
         plan = HaloPlan(graph)
-        mine, parts = plan.original_nodes, list(graph.parts.values())
+        mine = plan.original_nodes
         assert torch.equal(plan.out_degrees, whole.indices.long().bincount(minlength=NODES)[mine])
-        edges = torch.cat([part.original_edges[""] for part in parts])
-        place = whole.edge_attributes["_ORIGINAL_EDGE_ID"].argsort()
-        by_new = place[edges[plan.edge_ids - graph.book.edge_range(next(iter(graph.parts))).start]]
+        by_new = own_edges(plan, whole)
         draw = torch.Generator().manual_seed(1)
         x_all = torch.randn(NODES, 3, generator=draw, dtype=torch.float64)
         aim = torch.randn(NODES, 3, generator=draw, dtype=torch.float64)
@@ -140,6 +146,7 @@ def check_gradients(plan, mine):
 
 MODELS = {
     "gcn": (GCN, DistGCN, (3, 8, 4, 3), {}),
+    "weighted gcn": (GCN, DistGCN, (3, 8, 4, 3), {}),
     "sage": (SAGE, DistSAGE, (3, 8, 4, 3), {}),
     "gat": (GAT, DistGAT, (3, 4, 4, 3), {"feat_drop": 0.0}),
 }
@@ -161,12 +168,13 @@ def single(name, dtype, steps):
     losses = []
     graph = directed()
     degrees = (graph.indices.long().bincount(minlength=NODES), graph.csc_indptr.diff())
+    edge_weight = weights_of(name, graph, dtype)
     for step in range(steps):
         h = x
         for i, layer in enumerate(model.layers):
             last = i == len(model.layers) - 1
-            if name == "gcn":
-                h = layer(block, h, degrees=degrees)
+            if plain is GCN:
+                h = layer(block, h, edge_weight, degrees)
             else:
                 h = layer(block, h)
             if name == "gat":
@@ -181,7 +189,16 @@ def single(name, dtype, steps):
         losses.append(loss.item())
         gradients = [p.grad.clone() for p in model.parameters()]
         optimizer.step()
+    if edge_weight is not None:
+        gradients.append(edge_weight.grad)
     return losses, gradients, list(model.parameters())
+
+
+def weights_of(name, graph, dtype):
+    """Of edges, for a model that has them."""
+    if not name.startswith("weighted"):
+        return None
+    return graph.edge_attributes["weight"].to(dtype).clone().requires_grad_()
 
 
 def data(dtype):
@@ -189,6 +206,20 @@ def data(dtype):
     x = torch.randn(NODES, 3, generator=draw, dtype=torch.float64).to(dtype)
     labels = torch.randint(0, 4, (NODES,), generator=draw)
     return x, labels, torch.arange(0, NODES, 6)
+
+
+def step_over_ranks(model, rows, key, chosen, labels, optimizer, *edge_weight):
+    """A step of training on a rank's own rows, and the loss over all ranks."""
+    values = F.cross_entropy(model(rows, key, *edge_weight)[chosen], labels, reduction="none")
+    loss = global_mean(values, model.plan)
+    optimizer.zero_grad()
+    loss.backward()
+    sum_gradients(model.parameters(), model.plan)
+    optimizer.step()
+    total = loss.detach().clone()
+    if model.plan.world_size > 1:
+        dist.all_reduce(total)
+    return total.item()
 
 
 def training_is_that_of_one_process(rank, world_size, device, folder):
@@ -203,24 +234,25 @@ def training_is_that_of_one_process(rank, world_size, device, folder):
                 x, labels, train = data(dtype)
                 chosen = torch.isin(mine, train)
                 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+                edge_weight, by_new = weights_of(name, directed(), dtype), []
+                if edge_weight is not None:
+                    by_new = [edge_weight.detach()[own_edges(plan, directed())].requires_grad_()]
                 for step, expected in enumerate(losses):
-                    out = model(x[mine], (7, step, 0))[chosen]
-                    values = F.cross_entropy(out, labels[mine][chosen], reduction="none")
-                    loss = global_mean(values, plan)
-                    optimizer.zero_grad()
-                    loss.backward()
-                    sum_gradients(model.parameters(), plan)
-                    optimizer.step()
-                    total = loss.detach().clone()
-                    if world_size > 1:
-                        dist.all_reduce(total)
-                    assert abs(total.item() - expected) < tolerance, (name, step)
-                for p, gradient, weight in zip(model.parameters(), gradients, weights, strict=True):
+                    loss = step_over_ranks(
+                        model, x[mine], (7, step, 0), chosen, labels[mine][chosen], optimizer,
+                        *by_new,
+                    )  # fmt: skip
+                    assert abs(loss - expected) < tolerance, (name, step)
+                for p, gradient, weight in zip(model.parameters(), gradients, weights):  # noqa: B905
                     close(p.grad, gradient, tolerance)
                     close(p.detach(), weight.detach(), tolerance)
+                if by_new:
+                    close(by_new[0].grad, gradients[-1][own_edges(plan, directed())], tolerance)
 
 
-@pytest.mark.parametrize(("ranks", "parts"), [(1, 1), (1, 3), (2, 2), (3, 3), (2, 4), (4, 4)])
+@pytest.mark.parametrize(
+    ("ranks", "parts"), [(1, 1), (1, 3), (2, 2), (3, 3), (2, 4), (3, 6), (4, 4)]
+)
 def test_against_one_process(tmp_path, ranks, parts):
     cut(directed(), tmp_path / "p", parts)
     if ranks == 1:

@@ -2,6 +2,7 @@
 
 import os
 import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -44,11 +45,24 @@ def test_ranks_columns_and_a_resumed_run_print_the_same(folder):
     assert re.fullmatch(r"test accuracy: 0\.\d{4} \(epoch \d+\)", whole[-1])
     assert run(folder, *parts, "--num-ranks", "3") == whole
     columns = run(
-        folder, "--dataset", str(folder / "planted"), "--epochs", "6", "--tensor-parallel"
-    )
+        folder, "--dataset", str(folder / "planted"), "--epochs", "6", "--tensor-parallel",
+        "--print-every", "0",
+    )  # fmt: skip
+    assert len(columns) == 1
     assert abs(float(columns[-1].split()[2]) - float(whole[-1].split()[2])) < 0.02
     checkpoint = ("--checkpoint", str(folder / "run"), "--num-ranks", "3")
     first = run(folder, *parts[:2], "--epochs", "3", *checkpoint)
     second = run(folder, *parts, *checkpoint, "--resume")
     assert second[0] == "resumed at epoch 3"
     assert first[:-1] + second[1:] == whole
+
+
+def test_what_is_refused(monkeypatch, capsys):
+    script = runpy.run_path(str(SCRIPT))
+    options = ["--tensor-parallel", "--stale", "--wire-dtype", "int8"]
+    monkeypatch.setattr(sys, "argv", [str(SCRIPT), *options])
+    with pytest.raises(SystemExit):
+        script["main"]()
+    assert "--wire-dtype, --stale: for parts" in capsys.readouterr().err
+    with pytest.raises(ValueError, match=r"run: its checkpoint has \['loss'\] besides the model"):
+        script["checked"]({"loss": 1.0}, {"epoch": 0}, "run")

@@ -222,3 +222,15 @@ def test_unfit_arguments_start_no_process(arguments, keywords, words):
 def test_a_function_that_cannot_be_found_is_refused_at_once():
     with pytest.raises(Exception, match=r"lambda|pickle"):
         launch(lambda *_: None, 2)
+
+
+def test_a_rank_of_torchrun_starts_no_ranks_of_its_own(monkeypatch):
+    for name in ("RANK", "LOCAL_RANK"):
+        monkeypatch.setenv(name, "1")
+    for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"):
+        monkeypatch.setenv(name, "2")
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    monkeypatch.setenv("MASTER_PORT", "29500")
+    message = r"torchrun has started this process as rank 1 of 2; call join_ranks\(fn"
+    with pytest.raises(RuntimeError, match=message):
+        launch(print, 2)

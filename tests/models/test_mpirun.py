@@ -72,7 +72,8 @@ if __name__ == "__main__":
         join_ranks(tell, folder, "second", timeout=60)
         assert not dist.is_initialized()
     else:
-        join_ranks(tell, folder, ending, timeout=4)
+        # Short only where ranks do wait as long: on a busy machine they come at different times.
+        join_ranks(tell, folder, ending, timeout=4 if ending in ("stop", "absent") else 60)
 """
 
 
@@ -150,7 +151,7 @@ def test_jobs_at_once_meet_their_own_ranks_each_time(tmp_path):
 def test_all_ranks_end_when_one_fails(tmp_path, ending, words):
     process = start(tmp_path, ending, "0")
     (said,) = end(process)
-    assert process.returncode not in (0, None), said
+    assert process.returncode == (128 + signal.SIGKILL if ending == "kill" else 1), said
     assert words in said
     if ending != "absent":
         wait_for(lambda: not any(lives(found["pid"]) for found in told(tmp_path, ending)))

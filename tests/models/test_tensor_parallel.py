@@ -12,7 +12,15 @@ from hopline.models import GCN, launch
 from hopline.models.conjugate import copy_to_ranks, sum_over_ranks
 from hopline.models.tensor_columns import columns_of_rank
 from hopline.models.tensor_parallel import TensorParallelGCN
-from tests.models.test_full_graph import NODES, close, data, directed, single, whole_block
+from tests.models.test_full_graph import (
+    NODES,
+    close,
+    data,
+    directed,
+    single,
+    weights_of,
+    whole_block,
+)
 
 
 def test_columns_are_shared_out():
@@ -129,6 +137,20 @@ def group_of_two(rank, graph):
     plain.load_state_dict(model.whole_state_dict())
     x = data(torch.float64)[0]
     close(model(x[:, model.columns(0)]).detach(), plain([whole_block()] * 2, x).detach())
+
+
+def weights_of_edges(graph):
+    losses, gradients, _ = single("weighted gcn", torch.float64, 1)
+    torch.manual_seed(0)
+    model = TensorParallelGCN(graph, 3, 8, 4, 3).double()
+    x, labels, train = data(torch.float64)
+    edge_weight = weights_of("weighted gcn", graph, torch.float64)
+    out = model(x[:, model.columns(0)], (7, 0, 0), edge_weight)
+    loss = F.cross_entropy(out[train], labels[train])
+    loss.backward()
+    assert abs(loss.item() - losses[0]) < 1e-10
+    close(edge_weight.grad, gradients[-1])
+    close(model.weights[0].grad, gradients[0][:, model.columns(0)])
 
 
 def pair_of_collectives(world_size):

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 import torch.distributed as dist
 
-import hopline.partition.who_has_gone as module
 from hopline.partition.exchange import RankError
 from hopline.partition.who_has_gone import WhoHasGone, tells_of_loss
 
@@ -71,25 +70,19 @@ def test_the_rank_that_has_gone_is_named():
     assert WhoHasGone(OfThree(unknown))(LOST) is unknown
 
 
-@pytest.mark.parametrize("end", [{0: True, 2: True}, RuntimeError("the exchange is closed")])
-def test_where_nobody_has_gone_the_error_stays(end):
-    exchange = OfThree(end)
+def test_where_the_exchange_is_closed_the_error_stays():
+    exchange = OfThree(RuntimeError("the exchange is closed"))
     assert WhoHasGone(exchange)(LOST) is None
     assert exchange.asked == 1
 
 
-def test_a_rank_that_lives_and_does_not_come(monkeypatch):
-    monkeypatch.setattr(module, "STEP", 0.001)
-    monkeypatch.setattr(module, "GRACE", 0.1)
-    alive = [{0: False, 2: False}, {0: True, 2: False}]
-    left = RankError("rank 0 left the exchange", (0,))  # after it had found out the same
-    for ends in (alive, [*alive, left]):
-        exchange = OfThree(*ends)
-        named = WhoHasGone(exchange)(LOST)
-        assert exchange.asked > len(alive)
-        assert named.ranks == (2,)
-        assert str(named).startswith("rank 2 lives, but did not come in time")
-        assert "Connection closed by peer" in str(named)
+def test_where_nobody_has_gone_the_ranks_wait_for_each_other():
+    exchange = OfThree({0: True, 2: True})
+    named = WhoHasGone(exchange)(LOST)
+    assert "all 3 ranks are there, and wait for each other in vain; all must make" in str(named)
+    assert str(LOST) in str(named)
+    assert named.ranks == ()
+    assert exchange.asked == 1
 
 
 @pytest.mark.parametrize("error", [None, KeyError("own"), GONE, KeyboardInterrupt()])
