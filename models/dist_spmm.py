@@ -82,7 +82,8 @@ class DistSpmm(nn.Module):
 
     Attributes:
         mode: the way that is taken.
-        bytes_sent: by this rank so far, forward and backward, without what stays here.
+        bytes_sent: by this rank so far, forward and backward, without what stays here and, of mode
+            "broadcast", without padding.
     """
 
     def __init__(

@@ -88,10 +88,6 @@ class Parts:
         """Adds up gradients."""
         sum_gradients(self.model.parameters(), self.plan)
 
-    def correct(self, right):
-        """Accuracy over all ranks."""
-        return share_of(right)
-
     def weights(self):
         """Those of a GCN, which all ranks have."""
         return {name: value.clone() for name, value in self.model.state_dict().items()}
@@ -133,10 +129,6 @@ class Columns:
 
     def end_backward(self):
         """Nothing: gradients are whole."""
-
-    def correct(self, right):
-        """Accuracy, the same on all ranks, also where they round differently."""
-        return share_of(right)
 
     def weights(self):
         """Those of a GCN, of which each rank has columns."""
@@ -185,7 +177,7 @@ def train(rank, dataset, args):
         check_epoch(run["epoch"], folder)
         if rank == 0 and run["epoch"]:
             print(f"resumed at epoch {run['epoch']}", flush=True)
-    start = time.perf_counter()
+    start, printed = time.perf_counter(), run["epoch"]
     while run["epoch"] < args.epochs and run["epoch"] - run["best_epoch"] < args.patience:
         model.train()
         nodes, labels = share.sets["train"]
@@ -205,10 +197,10 @@ def train(rank, dataset, args):
         if rank == 0 and args.print_every and run["epoch"] % args.print_every == 0:
             print(
                 f"epoch {run['epoch']:03d} | validation accuracy {value:.4f} | "
-                f"{(time.perf_counter() - start) / args.print_every:.3f} s an epoch",
+                f"{(time.perf_counter() - start) / (run['epoch'] - printed):.3f} s an epoch",
                 flush=True,
             )
-            start = time.perf_counter()
+            start, printed = time.perf_counter(), run["epoch"]
     if run["weights"]:
         share.take_weights(run["weights"])
     value = accuracy(share, "test")
@@ -249,7 +241,7 @@ def share_of(right):
 def accuracy(share, name):
     share.model.eval()
     nodes, labels = share.sets[name]
-    return share.correct(share.model(share.x)[nodes].argmax(1) == labels)
+    return share_of(share.model(share.x)[nodes].argmax(1) == labels)
 
 
 def parser():
@@ -304,7 +296,7 @@ def main():
                 join_ranks(run_rank, args, timeout=args.timeout)
             else:
                 launch(run_rank, args.num_ranks, args, timeout=args.timeout)
-        except ValueError as error:
+        except (ValueError, FileNotFoundError, NotADirectoryError) as error:
             print(f"error: {error}", file=sys.stderr)
             sys.exit(2)
 

@@ -64,5 +64,9 @@ def test_what_is_refused(monkeypatch, capsys):
     with pytest.raises(SystemExit):
         script["main"]()
     assert "--wire-dtype, --stale: for parts" in capsys.readouterr().err
+    monkeypatch.setattr(sys, "argv", [str(SCRIPT), "--dataset", "nosuch"])
+    with pytest.raises(SystemExit):
+        script["main"]()
+    assert "nosuch is not a folder; expected the folder of a data set" in capsys.readouterr().err
     with pytest.raises(ValueError, match=r"run: its checkpoint has \['loss'\] besides the model"):
         script["checked"]({"loss": 1.0}, {"epoch": 0}, "run")
