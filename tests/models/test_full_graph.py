@@ -8,11 +8,12 @@ import torch.distributed as dist
 import torch.nn.functional as F
 
 import hopline.pipes as hp
-from hopline.models import GAT, GCN, SAGE, launch
+from hopline.models import GAT, GCN, SAGE, launch, normalised_product
 from hopline.models.conjugate import copy_to_ranks, sum_over_ranks
 from hopline.models.dist_modes import rows_sent
 from hopline.models.dist_spmm import DistSpmm
 from hopline.models.full_graph import DistGAT, DistGCN, DistSAGE
+from hopline.models.halo_exchange import Halo
 from hopline.models.halo_plan import HaloPlan
 from hopline.models.node_dropout import NodeDropout
 from hopline.models.rank_sums import global_mean, sum_gradients
@@ -77,6 +78,10 @@ def spmm_is_exact(rank, world_size, device, folder):
         mine = plan.original_nodes
         assert torch.equal(plan.out_degrees, whole.indices.long().bincount(minlength=NODES)[mine])
         by_new = own_edges(plan, whole)
+        parts = list(graph.parts.values())
+        before = torch.cat([part.original_edges[""] for part in parts])
+        first = graph.book.edge_range(parts[0].number).start
+        assert torch.equal(before[plan.edge_ids - first], plan.original_edges)
         draw = torch.Generator().manual_seed(1)
         x_all = torch.randn(NODES, 3, generator=draw, dtype=torch.float64)
         aim = torch.randn(NODES, 3, generator=draw, dtype=torch.float64)
@@ -105,6 +110,36 @@ def spmm_is_exact(rank, world_size, device, folder):
         assert (rounded - exact).abs().max() < 0.05 if len(mine) else True
         assert rounded.dtype == torch.float64
         check_gradients(plan, mine)
+        own_rows_are_summed_while_others_are_under_way(plan, x_all[mine])
+
+
+def own_rows_are_summed_while_others_are_under_way(plan, x):
+    """Forward and backward."""
+    seen, scaled_sum = [], normalised_product.scaled_sum
+
+    class Watched(Halo):
+        def start(self, rows, back):
+            super().start(rows, back)
+            seen.append("start")
+
+        def wait(self, back):
+            seen.append("wait")
+            return super().wait(back)
+
+    def watched_sum(block, *args, **options):
+        if block is plan.local or block is plan.local_sum.transposed:
+            seen.append("own")
+        return scaled_sum(block, *args, **options)
+
+    halo = Watched(plan, None, lambda size: None)
+    remote = normalised_product.Remote(plan.remote_sum, halo)
+    factors, rows = normalised_product.Factors(None, None), x.clone().requires_grad_()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(normalised_product, "scaled_sum", watched_sum)
+        out = normalised_product.normalised_product(rows, plan.local_sum, factors, True, remote)
+        assert seen == ["start", "own", "wait"]
+        out.sum().backward()
+    assert seen == ["start", "own", "wait"] * 2
 
 
 def ways_agree(plan, x, aim, weight):

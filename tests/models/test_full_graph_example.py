@@ -57,6 +57,15 @@ def test_ranks_columns_and_a_resumed_run_print_the_same(folder):
     assert first[:-1] + second[1:] == whole
 
 
+def test_training_stops_where_validation_gets_no_better(folder):
+    lines = run(folder, "--parts", str(folder / "parts"), "--num-ranks", "1", "--patience", "2",
+                "--epochs", "60", "--lr", "0.5")  # fmt: skip
+    values = [float(line.split()[-1]) for line in lines[:-1]]
+    best = max(range(len(values)), key=lambda epoch: values[epoch])
+    assert len(values) == best + 3 < 60
+    assert lines[-1].endswith(f"(epoch {best + 1})")
+
+
 def test_what_is_refused(monkeypatch, capsys):
     script = runpy.run_path(str(SCRIPT))
     options = ["--tensor-parallel", "--stale", "--wire-dtype", "int8"]
