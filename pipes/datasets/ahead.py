@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from typing import TypeVar
@@ -12,11 +12,12 @@ __all__ = ["ahead"]
 T = TypeVar("T")
 
 
-def ahead(pieces: Iterable[T]) -> Iterator[T]:
+def ahead(pieces: Iterable[T]) -> Generator[T, None, None]:
     """The pieces in order, each made on a thread of its own while the one before is used.
 
     Two pieces are alive at a time. An error comes where its piece would have come. The thread ends
-    with the iterator, also when that is closed early.
+    with the iterator. Whoever may stop early, by an error too, closes it (contextlib.closing): the
+    error's traceback keeps it alive, and its thread would go on while files are cleared away.
 
     Args:
         pieces: makes a piece when asked for the next.

@@ -9,8 +9,8 @@ the caches goes by way of buckets too, in memory: that costs less than places al
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from io import FileIO
@@ -292,10 +292,11 @@ class Sorter:
             else:
                 mode = "r+b" if skip else "wb"
                 files = [stack.enter_context(FileIO(path, mode)) for path in self.files(level)]
-            pieces: Iterable[tuple[Array, list[Array]]] = (
-                self._by_bucket(source, chunk, buckets) for chunk in chunks
+            made = (self._by_bucket(source, chunk, buckets) for chunk in chunks)
+            pieces = stack.enter_context(
+                closing(ahead(made) if source.count > self.limits.chunk else made)
             )
-            for counts, columns in ahead(pieces) if source.count > self.limits.chunk else pieces:
+            for counts, columns in pieces:
                 ends = np.cumsum(counts)
                 for i, (file, rows) in enumerate(zip(files, columns, strict=True)):
                     if noted:
@@ -390,9 +391,9 @@ class Sorter:
         """
         chunks = list(source.chunks(self.limits.chunk))
 
-        def read(values: Callable[[Chunk], Array]) -> Iterable[Array]:
+        def read(values: Callable[[Chunk], Array]) -> closing[Generator[Array, None, None]]:
             pieces = (values(chunk) for chunk in chunks)
-            return ahead(pieces) if read_ahead and len(chunks) > 1 else pieces
+            return closing(ahead(pieces) if read_ahead and len(chunks) > 1 else pieces)
 
         ends = np.cumsum(cells.counts)
         cursor = np.subtract(ends, cells.counts, out=cells.counts)
@@ -400,16 +401,18 @@ class Sorter:
         del ends
         places = np.empty(source.count, np.int32)
         done = 0
-        for ids in read(source.destinations):
-            part = places[done : done + len(ids)]
-            _check_unchanged(sorting.place_by_node(ids, cells.low, cursor, source.count, part))
-            done += len(ids)
+        with read(source.destinations) as pieces:
+            for ids in pieces:
+                part = places[done : done + len(ids)]
+                _check_unchanged(sorting.place_by_node(ids, cells.low, cursor, source.count, part))
+                done += len(ids)
         for i, column in enumerate(self.columns):
             out = np.empty((source.count, *column.row), column.work_dtype)
             done = 0
-            for rows in read(partial(source.values, column=i)):
-                _scatter(rows, places[done : done + len(rows)], out)
-                done += len(rows)
+            with read(partial(source.values, column=i)) as pieces:
+                for rows in pieces:
+                    _scatter(rows, places[done : done + len(rows)], out)
+                    done += len(rows)
             yield Piece(i, out)
             del out
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -176,10 +176,13 @@ class _Run:
         most = [max(values) for values in zip(*large, strict=True)] if large else [0, 0]
         self._check_space(limits.stored_again(*most))
         self._distribute(buckets)
-        with self.progress.phase(
-            "sorting edges", self.source.count, done=self.state.get("edges", 0)
-        ) as advance:
-            self._write(ahead(self._sorted(buckets)), advance)
+        with (
+            self.progress.phase(
+                "sorting edges", self.source.count, done=self.state.get("edges", 0)
+            ) as advance,
+            closing(ahead(self._sorted(buckets))) as in_order,
+        ):
+            self._write(in_order, advance)
 
     def _is_there(self, state: dict[str, Any]) -> bool:
         """Whether the files hold as much as has been noted."""
@@ -233,10 +236,13 @@ class _Run:
             self.source.lists[chunk.kind].check(chunk.start, chunk.stop)
             return self.source.destinations(chunk)
 
-        with self.progress.phase("checking edges", self.source.count) as advance:
-            pieces = (checked(chunk) for chunk in self.source.chunks(self.limits.chunk))
-            many = self.source.count > self.limits.chunk
-            for ids in ahead(pieces) if many else pieces:
+        made = (checked(chunk) for chunk in self.source.chunks(self.limits.chunk))
+        many = self.source.count > self.limits.chunk
+        with (
+            self.progress.phase("checking edges", self.source.count) as advance,
+            closing(ahead(made) if many else made) as pieces,
+        ):
+            for ids in pieces:
                 self.cells.add(ids)
                 advance(len(ids))
                 del ids

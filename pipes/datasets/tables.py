@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -55,8 +56,11 @@ def csv_edges(path: Path, place: Place, scratch: Scratch) -> Array:
     def convert(out: BinaryIO, dtype: np.dtype[Any]) -> tuple[np.dtype[Any], tuple[int, ...]]:
         rows = 0
         size = path.stat().st_size
-        with scratch.progress.phase(f"reading {path.name}", size, "B") as advance:
-            for parsed in ahead(_parsed(path, place, block, dtype)):
+        with (
+            scratch.progress.phase(f"reading {path.name}", size, "B") as advance,
+            closing(ahead(_parsed(path, place, block, dtype))) as blocks,
+        ):
+            for parsed in blocks:
                 out.write(parsed.pairs.reshape(-1).view(np.uint8).data)
                 rows += len(parsed.pairs)
                 advance(parsed.size)
@@ -219,8 +223,11 @@ def parquet_edges(path: Path, place: Place, scratch: Scratch) -> Array:
             yield block
 
     def convert(out: BinaryIO, dtype: np.dtype[Any]) -> tuple[np.dtype[Any], tuple[int, ...]]:
-        with scratch.progress.phase(f"reading {path.name}", rows) as advance:
-            for block in ahead(pairs(dtype)):
+        with (
+            scratch.progress.phase(f"reading {path.name}", rows) as advance,
+            closing(ahead(pairs(dtype))) as blocks,
+        ):
+            for block in blocks:
                 out.write(block.reshape(-1).view(np.uint8).data)
                 advance(len(block))
         return dtype, (rows, 2)

@@ -1,5 +1,8 @@
 """What a preparation says that it needs of the disk is never below what it uses."""
 
+import stat
+from contextlib import suppress
+
 import numpy as np
 import pytest
 
@@ -13,8 +16,13 @@ BLOCK = 4096
 
 def used(folder):
     """Bytes of a data set's working folder on the disk."""
-    paths = [path for work in folder.glob(".*.tmp-*") for path in work.rglob("*")]
-    return sum(-(-path.stat().st_size // BLOCK) * BLOCK for path in paths if path.is_file())
+    total = 0
+    for work in folder.glob(".*.tmp-*"):
+        for path in work.rglob("*"):
+            with suppress(FileNotFoundError):  # removed meanwhile, by the thread that sorts ahead
+                if stat.S_ISREG((status := path.stat()).st_mode):
+                    total += -(-status.st_size // BLOCK) * BLOCK
+    return total
 
 
 def ends(kind, edges, nodes):
