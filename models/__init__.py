@@ -7,7 +7,8 @@ from hopline.models.checkpoint import checkpoint_path, load_checkpoint, save_che
 from hopline.models.conv import SAGEConv
 from hopline.models.dist_spmm import DistSpmm
 from hopline.models.edge_values import add_self_edges, edge_scores, edge_softmax
-from hopline.models.full_graph import DistGAT, DistGCN, DistSAGE
+from hopline.models.full_graph import DistGCN, DistSAGE
+from hopline.models.full_graph_gat import DistGAT
 from hopline.models.gat import GAT, GATConv
 from hopline.models.gcn import GCN, GCNConv
 from hopline.models.halo_plan import HaloPlan

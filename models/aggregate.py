@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from hopline.models.checks import check_block, check_floating, check_source_rows, check_tensor
+from hopline.models.kept_block import turned_of
 from hopline.models.maxima import max_on_cpu, max_on_device
 from hopline.models.operators import HALF
 from hopline.models.sums import sum_on_cpu, sum_on_device
@@ -148,5 +149,7 @@ def _weighted_sum(block: Block, x: torch.Tensor, weight: torch.Tensor) -> torch.
     weight = weight.to(x.dtype)
     if x.device.type != "cpu":
         return weighted_sum_on_device(x, weight, block.indptr, block.indices)
-    out: torch.Tensor = weighted_sum_on_cpu(x, weight, block.indptr, block.indices)
+    out: torch.Tensor = weighted_sum_on_cpu(
+        x, weight, block.indptr, block.indices, *turned_of(block, x)
+    )
     return out

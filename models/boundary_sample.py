@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from hopline.models.fixed_sum import FixedSum, picks
 from hopline.models.halo_plan import HaloPlan
+from hopline.models.kept_block import KeptBlock
 from hopline.models.node_dropout import Key
+from hopline.models.scaled_sum import picks
 from hopline.pipes.random import Purpose, batch_key, fold_many
 from hopline.pipes.subgraph import Block
 
@@ -34,8 +35,7 @@ class BoundarySample:
     Attributes:
         rank, group, sends, send_counts, receive_counts: as a `Route` has them.
         scale: what kept rows are multiplied by.
-        remote: `Block`, in-edges from kept halo nodes to own nodes.
-        remote_sum: `FixedSum` over it.
+        remote: `KeptBlock`, in-edges from kept halo nodes to own nodes.
         remote_edges: int64[...], which edges of `plan.remote` these are.
     """
 
@@ -69,10 +69,9 @@ class BoundarySample:
         chosen = kept[remote.indices]
         below = torch.cat([chosen.new_zeros(1, dtype=torch.int64), chosen.cumsum(0)])
         self.remote_edges = chosen.nonzero().squeeze(1)
-        self.remote = Block(
+        self.remote = KeptBlock(
             below[remote.indptr],
             rows[remote.indices[self.remote_edges]],
             sum(self.receive_counts),
             remote.num_dst_nodes(),
         )
-        self.remote_sum = FixedSum(self.remote)

@@ -11,11 +11,10 @@ import torch.distributed as dist
 from torch.autograd.function import once_differentiable
 
 from hopline.models.aggregate import sum_aggregate
-from hopline.models.fixed_sum import FixedSum
 from hopline.models.halo_plan import HaloPlan
+from hopline.models.kept_block import KeptBlock
 from hopline.models.normalised_product import Factors, normalised_product
 from hopline.models.tensor_columns import columns_of_rank
-from hopline.pipes.subgraph import Block
 
 __all__ = ["BroadcastSum", "ColumnSum", "rows_sent"]
 
@@ -73,9 +72,9 @@ class _AllRows(torch.autograd.Function):
         return own, None, None, None
 
 
-def fixed_sum(fixed: FixedSum, x: torch.Tensor) -> torch.Tensor:
+def kept_sum(block: KeptBlock, x: torch.Tensor) -> torch.Tensor:
     """Sums of in-neighbours' rows, with gradients."""
-    return normalised_product(x, fixed, Factors(None, None), False)
+    return normalised_product(x, block, Factors(None, None), False)
 
 
 class BroadcastSum:
@@ -90,8 +89,7 @@ class BroadcastSum:
         self.plan, self.count = plan, count
         known = torch.cat([torch.arange(plan.own.start, plan.own.stop), plan.halo])
         sources = known.to(plan.device)[plan.block.indices.long()].to(plan.block.indices.dtype)
-        self.block = Block(plan.block.indptr, sources, plan.num_nodes, len(plan.own))
-        self._sum = FixedSum(self.block)
+        self.block = KeptBlock(plan.block.indptr, sources, plan.num_nodes, len(plan.own))
 
     def __call__(self, rows: torch.Tensor, weight: torch.Tensor | None) -> torch.Tensor:
         """float[own, width] of the ranks' float[own, width], and of own edges' weights."""
@@ -100,7 +98,7 @@ class BroadcastSum:
             rows, plan.rank_starts, plan, self.count
         )
         return (
-            fixed_sum(self._sum, every)
+            kept_sum(self.block, every)
             if weight is None
             else sum_aggregate(self.block, every, weight)
         )
@@ -168,8 +166,7 @@ class ColumnSum:
             degrees = _gathered(degrees, plan)
             edges = [_gathered(sources, plan)]
         indptr = torch.cat([degrees.new_zeros(1), degrees.cumsum(0)])
-        self.block = Block(indptr, edges[0], plan.num_nodes, plan.num_nodes)
-        self._sum = FixedSum(self.block)
+        self.block = KeptBlock(indptr, edges[0], plan.num_nodes, plan.num_nodes)
         self._edge_starts = indptr[plan.rank_starts].tolist()
 
     def __call__(self, rows: torch.Tensor, weight: torch.Tensor | None) -> torch.Tensor:
@@ -177,7 +174,7 @@ class ColumnSum:
         width = rows.shape[1]
         mine = _Swap.apply(rows, width, True, self.plan, self.count)  # type: ignore[no-untyped-call]
         if weight is None:
-            total = fixed_sum(self._sum, mine)
+            total = kept_sum(self.block, mine)
         else:
             every = _AllRows.apply(  # type: ignore[no-untyped-call]
                 weight, self._edge_starts, self.plan, self.count

@@ -32,7 +32,7 @@ from hopline.models.normalised_product import (
     normalised_product,
     scaled,
 )
-from hopline.models.rank_agreement import check_same
+from hopline.models.rank_agreement import check_same, needs_gradients
 from hopline.models.uncompiled import uncompiled
 
 __all__ = ["DistSpmm"]
@@ -137,15 +137,16 @@ class DistSpmm(nn.Module):
 
         Raises:
             TypeError: something is no tensor of floating point, or key no tuple of three ints.
-            ValueError: x or edge_weight has another shape, or is on another device; with `stale`,
-                x has another width than in the layer's step before.
+            ValueError: x or edge_weight has another shape, or is on another device; ranks differ
+                in the width, the dtype, or what needs gradients; with `stale`, x has another width
+                than in the layer's step before.
         """
         plan = self.plan
         _check(plan, x, "x", len(plan.own), 2)
         if edge_weight is not None:
             _check(plan, edge_weight, "edge_weight", plan.num_edges, 1)
         check_key(key)
-        self._agree(x, layer, edge_weight is not None)
+        self._agree(x, layer, edge_weight)
         other = self._every or self._columns
         if other is None and edge_weight is None:
             return self._over_halo(x, key, layer)
@@ -158,12 +159,14 @@ class DistSpmm(nn.Module):
 
         return scaled(x, sum_rows, self._factors(x.dtype), self.self_loop)
 
-    def _agree(self, x: torch.Tensor, layer: int, weighted: bool) -> None:
-        """Finds ranks whose rows have another width, which the transport would abort."""
-        plan, seen = self.plan, (layer, x.shape[1], x.dtype, self.training, weighted)
+    def _agree(self, x: torch.Tensor, layer: int, weight: torch.Tensor | None) -> None:
+        """Finds ranks that would wait in vain, and rows that the transport would abort."""
+        plan, needs = self.plan, (needs_gradients(x), needs_gradients(weight))
+        seen = (layer, x.shape[1], x.dtype, self.training, weight is not None, *needs)
         if plan.group is not None and seen not in self._agreed:
             text = f"{self!r} for layer {layer}, rows of {x.shape[1]} of {x.dtype}"
-            text += ", training" * self.training + ", with edge_weight" * weighted
+            text += " that need gradients" * needs[0] + ", training" * self.training
+            text += ", with edge_weight" * (weight is not None) + " that needs them" * needs[1]
             check_same(plan.rank, plan.world_size, plan.group, "a product", text)
             self._agreed.add(seen)
 
@@ -172,12 +175,12 @@ class DistSpmm(nn.Module):
         if plan.world_size > 1:
             sample = self._sample_of(key)
             if sample is None:
-                remote = Remote(plan.remote_sum, self._halo(plan, key, layer))
+                remote = Remote(plan.remote, self._halo(plan, key, layer))
             else:
                 halo = self._halo(sample, key, layer)
-                remote = Remote(sample.remote_sum, halo, sample.scale)
+                remote = Remote(sample.remote, halo, sample.scale)
         factors = self._factors(x.dtype)
-        return normalised_product(x, plan.local_sum, factors, self.self_loop, remote)
+        return normalised_product(x, plan.local, factors, self.self_loop, remote)
 
     def _weighted(
         self, rows: torch.Tensor, weight: torch.Tensor, key: Key, layer: int

@@ -14,13 +14,17 @@ from hopline.models.checks import (
     check_on_block,
     check_tensor,
 )
-from hopline.models.kernels import (
-    add_edge_values,
+from hopline.models.edge_value_kernels import (
+    add_by_destination,
+    add_by_source,
+    add_turned,
     join_edge_values,
     softmax_edges,
     softmax_edges_gradient,
 )
+from hopline.models.kept_block import turned_of
 from hopline.models.operators import HALF, operator
+from hopline.models.ranges import bounds_by_edges, in_ranges
 from hopline.models.sums import sum_segments
 from hopline.pipes.subgraph import Block
 
@@ -30,8 +34,14 @@ __all__ = ["add_self_edges", "edge_scores", "edge_softmax"]
 def _softmax_run(logits: torch.Tensor, indptr: torch.Tensor, num_src: int) -> torch.Tensor:
     logits = logits.contiguous()
     out = torch.zeros_like(logits)
-    bad = softmax_edges(indptr.numpy(), logits.numpy(), out.numpy())
-    check_kernel(bad, num_src, len(logits))
+    arrays = indptr.numpy(), logits.numpy()
+
+    def run(low: int, high: int) -> int:
+        bad: int = softmax_edges(*arrays, low, high, out.numpy())
+        return bad
+
+    bounds = bounds_by_edges(indptr, logits.shape[1])
+    check_kernel(in_ranges(bounds, run), num_src, len(logits))
     return out
 
 
@@ -40,7 +50,9 @@ def _softmax_gradient_run(
 ) -> torch.Tensor:
     out, grad_out = out.contiguous(), grad_out.contiguous()
     grad_logits = torch.zeros_like(out)
-    softmax_edges_gradient(indptr.numpy(), out.numpy(), grad_out.numpy(), grad_logits.numpy())
+    arrays, target = (indptr.numpy(), out.numpy(), grad_out.numpy()), grad_logits.numpy()
+    bounds = bounds_by_edges(indptr, out.shape[1])
+    in_ranges(bounds, lambda low, high: softmax_edges_gradient(*arrays, low, high, target))
     return grad_logits
 
 
@@ -68,65 +80,87 @@ _softmax_gradient_on_cpu = operator(
 
 
 def _scores_run(
-    source: torch.Tensor, destination: torch.Tensor, indptr: torch.Tensor, indices: torch.Tensor
+    source: torch.Tensor,
+    destination: torch.Tensor,
+    indptr: torch.Tensor,
+    indices: torch.Tensor,
+    *turned: torch.Tensor | None,
 ) -> torch.Tensor:
     source, destination = source.contiguous(), destination.contiguous()
     out = source.new_zeros((len(indices), source.shape[1]))
-    bad = join_edge_values(
-        indptr.numpy(), indices.numpy(), source.numpy(), destination.numpy(), out.numpy()
-    )
-    check_kernel(bad, len(source), len(indices))
+    arrays = indptr.numpy(), indices.numpy(), source.numpy(), destination.numpy()
+
+    def run(low: int, high: int) -> int:
+        bad: int = join_edge_values(*arrays, low, high, out.numpy())
+        return bad
+
+    bounds = bounds_by_edges(indptr, source.shape[1])
+    check_kernel(in_ranges(bounds, run), len(source), len(indices))
     return out
 
 
 def _scores_gradient_run(
-    grad_out: torch.Tensor, indptr: torch.Tensor, indices: torch.Tensor, num_src: int
+    grad_out: torch.Tensor,
+    indptr: torch.Tensor,
+    indices: torch.Tensor,
+    num_src: int,
+    starts: torch.Tensor | None,
+    edges: torch.Tensor | None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     grad_out = grad_out.contiguous()
     grad_source, grad_destination = _scores_gradient_empty(grad_out, indptr, indices, num_src)
-    add_edge_values(
-        indptr.numpy(),
-        indices.numpy(),
-        grad_out.numpy(),
-        grad_source.zero_().numpy(),
-        grad_destination.zero_().numpy(),
+    array, target = grad_out.numpy(), grad_destination.numpy()
+    bounds = bounds_by_edges(indptr, grad_out.shape[1])
+    in_ranges(
+        bounds, lambda low, high: add_by_destination(indptr.numpy(), array, low, high, target)
     )
+    if starts is None or edges is None:  # few values an edge: turning edges would cost more
+        add_by_source(indptr.numpy(), indices.numpy(), array, grad_source.zero_().numpy())
+        return grad_source, grad_destination
+    arrays, sums = (starts.numpy(), edges.numpy(), array), grad_source.numpy()
+    bounds = bounds_by_edges(starts, grad_out.shape[1])
+    in_ranges(bounds, lambda low, high: add_turned(*arrays, low, high, sums))
     return grad_source, grad_destination
 
 
 def _scores_gradient_empty(
-    grad_out: torch.Tensor, indptr: torch.Tensor, indices: torch.Tensor, num_src: int
+    grad_out: torch.Tensor,
+    indptr: torch.Tensor,
+    indices: torch.Tensor,
+    num_src: int,
+    *turned: torch.Tensor | None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     heads = grad_out.shape[1]
     return grad_out.new_empty((num_src, heads)), grad_out.new_empty((indptr.shape[0] - 1, heads))
 
 
 def _scores_save(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
-    source, _, indptr, indices = inputs
-    ctx.save_for_backward(indptr, indices)
+    source, _, indptr, indices, starts, edges = inputs
+    ctx.save_for_backward(indptr, indices, starts, edges)
     ctx.num_src = source.shape[0]
 
 
-def _scores_backward(
-    ctx: Any, grad_out: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor, None, None]:
-    source, destination = _scores_gradient_on_cpu(grad_out, *ctx.saved_tensors, ctx.num_src)
-    return source, destination, None, None
+def _scores_backward(ctx: Any, grad_out: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+    indptr, indices, *turned = ctx.saved_tensors
+    ends = _scores_gradient_on_cpu(grad_out, indptr, indices, ctx.num_src, *turned)
+    return *ends, None, None, None, None
 
 
-# Source's value plus destination's value, for each edge, float32 and float64.
+# Source's value plus destination's value, for each edge, float32 and float64. The last arguments
+# are of `turned_of`.
 _scores_on_cpu = operator(
-    "join_edge_values(Tensor source, Tensor destination, Tensor indptr, Tensor indices) -> Tensor",
+    "join_edge_values(Tensor source, Tensor destination, Tensor indptr, Tensor indices, "
+    "Tensor? starts, Tensor? edges) -> Tensor",
     _scores_run,
-    lambda source, destination, indptr, indices: source.new_empty(
+    lambda source, destination, indptr, indices, *turned: source.new_empty(
         (indices.shape[0], source.shape[1])
     ),
     save=_scores_save,
     backward=_scores_backward,
 )
 _scores_gradient_on_cpu = operator(
-    "add_edge_values(Tensor grad_out, Tensor indptr, Tensor indices, SymInt num_src) "
-    "-> (Tensor, Tensor)",
+    "add_edge_values(Tensor grad_out, Tensor indptr, Tensor indices, SymInt num_src, "
+    "Tensor? starts, Tensor? edges) -> (Tensor, Tensor)",
     _scores_gradient_run,
     _scores_gradient_empty,
 )
@@ -241,7 +275,10 @@ def edge_scores(block: Block, source: torch.Tensor, destination: torch.Tensor) -
         return edge_scores(block, source.float(), destination.float()).to(source.dtype)
     if source.device.type != "cpu":
         return _scores_on_device(source, destination, block.indptr, block.indices)
-    out: torch.Tensor = _scores_on_cpu(source, destination, block.indptr, block.indices)
+    starts, _, edges = turned_of(block, source)
+    out: torch.Tensor = _scores_on_cpu(
+        source, destination, block.indptr, block.indices, starts, edges
+    )
     return out
 
 

@@ -16,8 +16,9 @@ import torch.distributed as dist
 from torch.autograd.function import once_differentiable
 
 from hopline.models.aggregate import sum_aggregate
-from hopline.models.fixed_sum import FixedSum, gathered
+from hopline.models.kept_block import KeptBlock
 from hopline.models.node_dropout import Key
+from hopline.models.scaled_sum import gathered
 from hopline.models.wire import check_wire_dtype, decode, encode
 from hopline.pipes.random import Purpose, batch_key, fold
 
@@ -40,7 +41,7 @@ class Route(Protocol):
     receive_counts: list[int]
 
     @property
-    def sends(self) -> FixedSum:
+    def sends(self) -> KeptBlock:
         """Gathers the own rows that others get, rank by rank; transposed, adds what comes back."""
 
 

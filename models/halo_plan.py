@@ -11,8 +11,9 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from hopline.models.fixed_sum import FixedSum, picks
+from hopline.models.kept_block import KeptBlock
 from hopline.models.rank_agreement import StepNotes
+from hopline.models.scaled_sum import picks
 from hopline.partition import DistGraph
 from hopline.pipes.graph import ORIGINAL_EDGE_ID
 from hopline.pipes.subgraph import Block
@@ -49,18 +50,17 @@ class HaloPlan:
         own: range, new ids of the own nodes.
         original_nodes: int64[own], ids in the whole graph of the own nodes.
         halo: int64[h], new ids of the halo nodes, ascending.
-        local: `Block`, in-edges from own nodes to own nodes.
-        remote: `Block`, in-edges from halo nodes to own nodes.
+        local: `KeptBlock`, in-edges from own nodes to own nodes.
+        remote: `KeptBlock`, in-edges from halo nodes to own nodes.
         block: `Block`, all in-edges; sources are the own nodes, then the halo.
         num_edges: number of in-edges of own nodes.
         edge_ids: int64[num_edges], new edge ids, in the order of `block`.
         original_edges: int64[num_edges], their ids in the whole graph, read at each call.
         local_edges, remote_edges: int64[...], which edges of `block` the two other blocks have.
-        local_sum, remote_sum: `FixedSum` over `local` and `remote`.
         in_degrees: int64[own], of own nodes.
         out_degrees: int64[own], of own nodes, over the in-edges of all ranks' nodes.
         send_rows: int64[s], own rows that others need, rank by rank.
-        sends: `FixedSum` that gathers them.
+        sends: `KeptBlock` whose sums gather them.
         send_counts: int[ranks], how many each rank is sent.
         receive_counts: int[ranks], how many come from each rank.
     """
@@ -100,7 +100,6 @@ class HaloPlan:
         before = np.concatenate([[0], np.cumsum(inside, dtype=np.int64)])[indptr]
         self.local = self._block(before, sources[inside] - self.own.start, len(self.own))
         self.remote = self._block(indptr - before, places, len(halo))
-        self.local_sum, self.remote_sum = FixedSum(self.local), FixedSum(self.remote)
         bounds = np.searchsorted(halo, self.rank_starts)
         self.receive_counts: list[int] = np.diff(bounds).tolist()
         self._agree_on_rows(halo)
@@ -111,7 +110,7 @@ class HaloPlan:
         )
 
     @cached_property
-    def sends(self) -> FixedSum:
+    def sends(self) -> KeptBlock:
         """Gathers the rows that others need; transposed, adds what comes back to own rows."""
         return picks(self.send_rows, len(self.own))
 
@@ -159,9 +158,9 @@ class HaloPlan:
             ids.append(part.original_edges[""][new - part.book.edge_range(part.number).start])
         return torch.cat(ids).to(self.device)
 
-    def _block(self, indptr: Array, rows: Array, num_src: int) -> Block:
+    def _block(self, indptr: Array, rows: Array, num_src: int) -> KeptBlock:
         kind = np.int32 if num_src < 2**31 else np.int64
-        return Block(
+        return KeptBlock(
             torch.from_numpy(indptr).to(self.device),
             torch.from_numpy(rows.astype(kind)).to(self.device),
             num_src,

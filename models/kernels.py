@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
@@ -14,12 +13,8 @@ from numba.extending import intrinsic
 from hopline.pipes.kernels.compiling import kernel
 
 __all__ = [
-    "add_edge_values",
     "dot_rows",
-    "join_edge_values",
     "max_rows",
-    "softmax_edges",
-    "softmax_edges_gradient",
     "spread_max",
     "spread_rows",
     "spread_weighted_rows",
@@ -172,7 +167,7 @@ def sum_scaled_rows(indptr, indices, x, source, target, own, add, low, high, out
 
 
 @kernel
-def transpose_edges(indptr, indices, starts, columns):
+def transpose_edges(indptr, indices, starts, columns, edges):
     """The edges by source: those of source j are in columns[starts[j]:starts[j + 1]].
 
     Args:
@@ -180,7 +175,9 @@ def transpose_edges(indptr, indices, starts, columns):
         indices: integer[num_edges], in range.
         starts: int64[num_src + 2], zeros; its last entry is of no use afterwards.
         columns: integer[num_edges], the column of each edge, rising for one source.
+        edges: integer[num_edges], the edge; or of length 0, for those who need none.
     """
+    named = edges.shape[0] > 0
     for e in range(indptr[0], indptr[-1]):
         starts[indices[e] + 2] += 1
     for j in range(2, starts.shape[0]):
@@ -189,6 +186,8 @@ def transpose_edges(indptr, indices, starts, columns):
         for e in range(indptr[i], indptr[i + 1]):
             position = starts[indices[e] + 1]
             columns[position] = i
+            if named:
+                edges[position] = e
             starts[indices[e] + 1] = position + 1
 
 
@@ -197,7 +196,7 @@ def spread_rows(starts, columns, indptr, grad_out, mean, low, high, grad_x):
     """Transpose of `sum_rows`: sums grad_out[i], or grad_out[i] / degree, over the edges of a row.
 
     Args:
-        starts: int64[num_src + 2], as `transpose_edges` gives it.
+        starts: int64[num_src + 1], as `transpose_edges` gives it.
         columns: integer[num_edges], as `transpose_edges` gives it.
         indptr: int64[num_dst + 1].
         grad_out: float[num_dst, parts, width], of `sum_rows`' out.
@@ -229,7 +228,7 @@ def spread_rows(starts, columns, indptr, grad_out, mean, low, high, grad_x):
 
 
 @kernel
-def sum_weighted_rows(indptr, indices, weight, x, out):
+def sum_weighted_rows(indptr, indices, weight, x, low, high, out):
     """out[i, h] = sum of weight[e, h] * x[indices[e], h] over the edges e of column i.
 
     Args:
@@ -237,21 +236,30 @@ def sum_weighted_rows(indptr, indices, weight, x, out):
         indices: integer[num_edges].
         weight: float[num_edges, heads].
         x: float[num_src, heads, width]; or [num_src, 1, width], rows that all heads share.
+        low: first column of those to do.
+        high: the column behind them.
         out: float[num_dst, heads, width], of x's dtype.
 
     Returns:
         -1, or the first bad column.
     """
-    shared = x.shape[1] == 1
-    for i in range(out.shape[0]):
+    shared, count = x.shape[1] == 1, indices.shape[0]
+    flat, length = x.reshape(-1), x.shape[1] * x.shape[2]
+    line = max(64 // x.itemsize, 1)
+    asked = min(length, LINES_AHEAD * line)
+    for i in range(low, high):
         first, last = indptr[i], indptr[i + 1]
-        if first < 0 or last < first or last > indices.shape[0]:
+        if first < 0 or last < first or last > count:
             return i
         for h in range(out.shape[1]):
             total = out[i, h]
             for k in range(total.shape[0]):
                 total[k] = 0
         for e in range(first, last):
+            if e + AHEAD < count:
+                start = np.int64(indices[e + AHEAD]) * length
+                for k in range(0, asked, line):
+                    _prefetch(flat, start + k)
             if indices[e] < 0 or indices[e] >= x.shape[0]:
                 return i
             for h in range(out.shape[1]):
@@ -264,21 +272,38 @@ def sum_weighted_rows(indptr, indices, weight, x, out):
 
 
 @kernel
-def spread_weighted_rows(indptr, indices, weight, grad_out, grad_x):
-    """Gradient of `sum_weighted_rows` with regard to x, added to grad_x.
+def spread_weighted_rows(starts, columns, edges, weight, grad_out, low, high, grad_x):
+    """Gradient of `sum_weighted_rows` with regard to x.
 
     Args:
-        indptr: int64[num_dst + 1].
-        indices: integer[num_edges], in range.
+        starts: int64[num_src + 1], as `transpose_edges` gives it.
+        columns: integer[num_edges], as `transpose_edges` gives it.
+        edges: integer[num_edges], as `transpose_edges` gives it.
         weight: float[num_edges, heads].
         grad_out: float[num_dst, heads, width].
-        grad_x: float[num_src, heads or 1, width], of grad_out's dtype, zeros.
+        low: first source of those to do.
+        high: the source behind them.
+        grad_x: float[num_src, heads or 1, width], of grad_out's dtype.
     """
-    shared = grad_x.shape[1] == 1
-    for i in range(grad_out.shape[0]):
-        for e in range(indptr[i], indptr[i + 1]):
-            for h in range(grad_out.shape[1]):
-                total = grad_x[indices[e], 0 if shared else h]
+    shared, count, heads = grad_x.shape[1] == 1, columns.shape[0], weight.shape[1]
+    flat, length = grad_out.reshape(-1), grad_out.shape[1] * grad_out.shape[2]
+    weights = weight.reshape(-1)
+    line = max(64 // grad_out.itemsize, 1)
+    asked = min(length, LINES_AHEAD * line)
+    for j in range(low, high):
+        for h in range(grad_x.shape[1]):
+            total = grad_x[j, h]
+            for k in range(total.shape[0]):
+                total[k] = 0
+        for p in range(starts[j], starts[j + 1]):
+            if p + AHEAD < count:
+                _prefetch(weights, np.int64(edges[p + AHEAD]) * heads)
+                start = np.int64(columns[p + AHEAD]) * length
+                for k in range(0, asked, line):
+                    _prefetch(flat, start + k)
+            i, e = columns[p], edges[p]
+            for h in range(heads):
+                total = grad_x[j, 0 if shared else h]
                 row = grad_out[i, h]
                 factor = weight[e, h]
                 for k in range(row.shape[0]):
@@ -296,7 +321,7 @@ def _dot(row, other):
 
 
 @kernel
-def dot_rows(indptr, indices, x, grad_out, grad_weight):
+def dot_rows(indptr, indices, x, grad_out, low, high, grad_weight):
     """Gradient of `sum_weighted_rows` with regard to weight: products of x and grad_out rows.
 
     Args:
@@ -304,11 +329,20 @@ def dot_rows(indptr, indices, x, grad_out, grad_weight):
         indices: integer[num_edges], in range.
         x: float[num_src, heads or 1, width].
         grad_out: float[num_dst, heads, width].
+        low: first column of those to do.
+        high: the column behind them.
         grad_weight: float[num_edges, heads], of x's dtype; what no column has is left alone.
     """
-    shared = x.shape[1] == 1
-    for i in range(grad_out.shape[0]):
+    shared, count = x.shape[1] == 1, indices.shape[0]
+    flat, length = x.reshape(-1), x.shape[1] * x.shape[2]
+    line = max(64 // x.itemsize, 1)
+    asked = min(length, LINES_AHEAD * line)
+    for i in range(low, high):
         for e in range(indptr[i], indptr[i + 1]):
+            if e + AHEAD < count:
+                start = np.int64(indices[e + AHEAD]) * length
+                for k in range(0, asked, line):
+                    _prefetch(flat, start + k)
             for h in range(grad_out.shape[1]):
                 grad_weight[e, h] = _dot(x[indices[e], 0 if shared else h], grad_out[i, h])
 
@@ -368,103 +402,3 @@ def spread_max(winner, grad_out, grad_x):
         for k in range(winner.shape[1]):
             if winner[i, k] >= 0:
                 grad_x[winner[i, k], k] += grad_out[i, k]
-
-
-@kernel
-def softmax_edges(indptr, logits, out):
-    """out[e, h] = softmax of logits[:, h] over the edges of e's column.
-
-    Where all logits of a column are -inf, the softmax is 0.
-
-    Args:
-        indptr: int64[num_dst + 1].
-        logits: float[num_edges, heads].
-        out: float[num_edges, heads], of logits' dtype; what no column has is left alone.
-
-    Returns:
-        -1, or the first bad column.
-    """
-    for i in range(indptr.shape[0] - 1):
-        first, last = indptr[i], indptr[i + 1]
-        if first < 0 or last < first or last > logits.shape[0]:
-            return i
-        for h in range(logits.shape[1]):
-            largest = logits.dtype.type(-math.inf)
-            for e in range(first, last):
-                # Not max(): a NaN must stay to be seen.
-                if logits[e, h] > largest or logits[e, h] != logits[e, h]:
-                    largest = logits[e, h]
-            if largest == -math.inf:
-                for e in range(first, last):
-                    out[e, h] = 0
-                continue
-            total = logits.dtype.type(0)
-            for e in range(first, last):
-                out[e, h] = math.exp(logits[e, h] - largest)
-                total += out[e, h]
-            for e in range(first, last):
-                out[e, h] /= total
-    return -1
-
-
-@kernel
-def softmax_edges_gradient(indptr, out, grad_out, grad_logits):
-    """Gradient of `softmax_edges`: grad_logits = out * (grad_out - column's sum of out * grad_out).
-
-    Args:
-        indptr: int64[num_dst + 1].
-        out: float[num_edges, heads], as `softmax_edges` gives it.
-        grad_out: float[num_edges, heads].
-        grad_logits: float[num_edges, heads]; what no column has is left alone.
-    """
-    for i in range(indptr.shape[0] - 1):
-        for h in range(out.shape[1]):
-            mean = out.dtype.type(0)
-            for e in range(indptr[i], indptr[i + 1]):
-                mean += out[e, h] * grad_out[e, h]
-            for e in range(indptr[i], indptr[i + 1]):
-                grad_logits[e, h] = out[e, h] * (grad_out[e, h] - mean)
-
-
-@kernel
-def join_edge_values(indptr, indices, source, destination, out):
-    """out[e] = source[indices[e]] + destination[i] for the edges e of column i.
-
-    Args:
-        indptr: int64[num_dst + 1].
-        indices: integer[num_edges].
-        source: float[num_src, heads].
-        destination: float[num_dst, heads].
-        out: float[num_edges, heads]; what no column has is left alone.
-
-    Returns:
-        -1, or the first bad column.
-    """
-    for i in range(destination.shape[0]):
-        first, last = indptr[i], indptr[i + 1]
-        if first < 0 or last < first or last > indices.shape[0]:
-            return i
-        for e in range(first, last):
-            if indices[e] < 0 or indices[e] >= source.shape[0]:
-                return i
-            for h in range(out.shape[1]):
-                out[e, h] = source[indices[e], h] + destination[i, h]
-    return -1
-
-
-@kernel
-def add_edge_values(indptr, indices, grad_out, grad_source, grad_destination):
-    """Transpose of `join_edge_values`: adds each edge's gradient to those of its two ends.
-
-    Args:
-        indptr: int64[num_dst + 1].
-        indices: integer[num_edges], in range.
-        grad_out: float[num_edges, heads].
-        grad_source: float[num_src, heads], zeros.
-        grad_destination: float[num_dst, heads], zeros.
-    """
-    for i in range(grad_destination.shape[0]):
-        for e in range(indptr[i], indptr[i + 1]):
-            for h in range(grad_out.shape[1]):
-                grad_source[indices[e], h] += grad_out[e, h]
-                grad_destination[i, h] += grad_out[e, h]

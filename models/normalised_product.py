@@ -8,8 +8,9 @@ from typing import Any, NamedTuple
 import torch
 from torch.autograd.function import once_differentiable
 
-from hopline.models.fixed_sum import FixedSum, gathered, scaled_sum
 from hopline.models.halo_exchange import Halo
+from hopline.models.kept_block import KeptBlock
+from hopline.models.scaled_sum import gathered, scaled_sum
 
 __all__ = ["Factors", "Remote", "factors_of", "normalised_product", "scaled"]
 
@@ -25,12 +26,12 @@ class Remote(NamedTuple):
     """The halo's part of a product.
 
     Attributes:
-        sum: from halo rows to own nodes.
+        block: from halo rows to own nodes.
         halo: brings the rows.
         scale: what they are multiplied by.
     """
 
-    sum: FixedSum
+    block: KeptBlock
     halo: Halo
     scale: float = 1.0
 
@@ -65,7 +66,7 @@ def factors_of(
 
 def normalised_product(
     x: torch.Tensor,
-    local: FixedSum,
+    local: KeptBlock,
     factors: Factors,
     self_loop: bool,
     remote: Remote | None = None,
@@ -121,7 +122,7 @@ class _Product(torch.autograd.Function):
     def forward(
         ctx: Any,
         x: torch.Tensor,
-        local: FixedSum,
+        local: KeptBlock,
         factors: Factors,
         self_loop: bool,
         remote: Remote | None,
@@ -131,12 +132,12 @@ class _Product(torch.autograd.Function):
         dtype, wide = x.dtype, _wide(x.dtype)
         x = x.to(wide)
         if remote is None:
-            return scaled_sum(local.block, x, source, target, self_loop=self_loop).to(dtype)
+            return scaled_sum(local, x, source, target, self_loop=self_loop).to(dtype)
         halo = remote.halo
         halo.start(gathered(halo.route.sends, x, source).to(dtype), back=False)
-        out = scaled_sum(local.block, x, source, self_loop=self_loop)
+        out = scaled_sum(local, x, source, self_loop=self_loop)
         rows = _scaled(halo.wait(back=False).to(wide), remote.scale)
-        return scaled_sum(remote.sum.block, rows, None, target, out=out).to(dtype)
+        return scaled_sum(remote.block, rows, None, target, out=out).to(dtype)
 
     @staticmethod
     @once_differentiable
@@ -149,7 +150,7 @@ class _Product(torch.autograd.Function):
             grad = scaled_sum(local.transposed, grad_out, target, source, self_loop=self_loop)
             return grad.to(dtype), *rest
         halo = remote.halo
-        rows = scaled_sum(remote.sum.transposed, grad_out, target)
+        rows = scaled_sum(remote.block.transposed, grad_out, target)
         halo.start(_scaled(rows, remote.scale).to(dtype), back=True)
         grad = scaled_sum(local.transposed, grad_out, target, self_loop=self_loop)
         back = halo.wait(back=True).to(wide)

@@ -16,7 +16,7 @@ import torch.distributed as dist
 
 from hopline.pipes.random import fold
 
-__all__ = ["StepNotes", "check_same"]
+__all__ = ["StepNotes", "check_same", "needs_gradients"]
 
 BITS = 52  # of a word, which float64 holds exactly
 TOLERANCE = 1e-3  # of the weights' norm: other processors round otherwise
@@ -45,6 +45,11 @@ def check_same(rank: int, ranks: int, group: Any, name: str, value: str) -> None
                 f"{name} differs between ranks: rank {rank} has {value}, rank {other} has "
                 "something else; expected the same on all"
             )
+
+
+def needs_gradients(x: torch.Tensor | None) -> bool:
+    """Whether what is made of x now has a backward pass, in which ranks wait for each other."""
+    return x is not None and x.requires_grad and torch.is_grad_enabled()
 
 
 class StepNotes:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import torch
 
 from hopline.models.checks import check_kernel
-from hopline.models.kernels import spread_rows, sum_rows, transpose_edges
+from hopline.models.kept_block import turn
+from hopline.models.kernels import spread_rows, sum_rows
 from hopline.models.operators import operator
 from hopline.models.ranges import bounds_by_edges, in_ranges, rows_like
 from hopline.pipes.subgraph import Block
@@ -73,12 +73,10 @@ def _spread_parts(
     grad_out = grad_out.contiguous()
     num_dst, width = len(grad_out), grad_out.shape[1] // parts
     grad_x = rows_like(grad_out, num_src, width)
-    starts = np.zeros(num_src + 2, np.int64)
-    columns = np.empty(len(indices), np.int32 if num_dst < 1 << 31 else np.int64)
-    transpose_edges(indptr.numpy(), indices.numpy(), starts, columns)
+    starts, columns, _ = turn(indptr, indices, num_src, named=False)
     source = grad_out.view(num_dst, parts, width).numpy()
-    arrays, target = (starts, columns, indptr.numpy(), source), grad_x.numpy()
-    bounds = bounds_by_edges(torch.from_numpy(starts[: num_src + 1]), width)
+    arrays, target = (starts.numpy(), columns.numpy(), indptr.numpy(), source), grad_x.numpy()
+    bounds = bounds_by_edges(starts, width)
     in_ranges(bounds, lambda low, high: spread_rows(*arrays, mean, low, high, target))
     return grad_x
 

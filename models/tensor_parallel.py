@@ -19,8 +19,8 @@ from hopline.models.checks import (
     check_tensor,
 )
 from hopline.models.conjugate import copy_to_ranks, sum_over_ranks
-from hopline.models.fixed_sum import FixedSum
 from hopline.models.gcn import GCN
+from hopline.models.kept_block import KeptBlock
 from hopline.models.layers import in_dtype_of
 from hopline.models.node_dropout import Key, NodeDropout
 from hopline.models.normalised_product import Factors, factors_of, normalised_product, scaled
@@ -28,7 +28,6 @@ from hopline.models.tensor_columns import columns_of_rank
 from hopline.models.uncompiled import uncompiled
 from hopline.pipes.checks import check_count
 from hopline.pipes.graph import FusedCSCSamplingGraph
-from hopline.pipes.subgraph import Block
 
 __all__ = ["TensorParallelGCN"]
 
@@ -91,12 +90,12 @@ class TensorParallelGCN(nn.Module):
         if self.rank < 0:
             raise ValueError("this process is no rank of group; make the model on its ranks alone")
         nodes = graph.total_num_nodes
-        self.block = Block(graph.csc_indptr, graph.indices, nodes, nodes)
+        self.block = KeptBlock(graph.csc_indptr, graph.indices, nodes, nodes)
         incoming = graph.csc_indptr.diff()
         outgoing = torch.bincount(graph.indices.long(), minlength=nodes)
         self.degrees = incoming, outgoing
         self.norm, self.self_loop = norm, self_loop
-        self._fixed, self._factors = FixedSum(self.block), dict[torch.dtype, Factors]()
+        self._factors = dict[torch.dtype, Factors]()
         # Drawn as the whole model, of which a rank keeps its columns.
         model = GCN(in_size, hidden_size, out_size, num_layers, dropout, norm=norm)
         self.sizes = [in_size, *[hidden_size] * (num_layers - 1), out_size]
@@ -109,7 +108,7 @@ class TensorParallelGCN(nn.Module):
 
     def __deepcopy__(self, memo: dict[int, Any]) -> TensorParallelGCN:
         """With weights of its own, and the same process group and structure, which stay."""
-        memo |= {id(shared): shared for shared in (self.group, self.block, self._fixed)}
+        memo[id(self.group)] = self.group
         memo[id(self)] = copied = type(self).__new__(type(self))
         copied.__dict__.update(copy.deepcopy(self.__dict__, memo))
         return copied
@@ -179,7 +178,7 @@ class TensorParallelGCN(nn.Module):
                 )
         factors = self._factors[x.dtype]
         if edge_weight is None:
-            return normalised_product(x, self._fixed, factors, self.self_loop)
+            return normalised_product(x, self.block, factors, self.self_loop)
         return scaled(
             x, lambda rows: sum_aggregate(self.block, rows, edge_weight), factors, self.self_loop
         )

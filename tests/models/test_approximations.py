@@ -118,8 +118,8 @@ def samples_are_right_on_average(plan, graph):
         before = spmm.bytes_sent
         out = spmm(own, key=(0, step, 0))
         sample = BoundarySample(plan, 0.25, (0, step, 0))
-        kept += sample.sends.block.num_edges()
-        assert spmm.bytes_sent - before == sample.sends.block.num_edges() * WIDTH * 8
+        kept += sample.sends.num_edges()
+        assert spmm.bytes_sent - before == sample.sends.num_edges() * WIDTH * 8
         (out * aim).sum().backward()
         total, back = total + out.detach(), back + own.grad
         spread += (out.detach() - exact).square()

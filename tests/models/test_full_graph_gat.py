@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 
 from hopline.models import GAT, launch
-from hopline.models.full_graph import DistGAT
+from hopline.models.full_graph_gat import DistGAT
 from hopline.models.halo_plan import HaloPlan
 from hopline.models.node_dropout import NodeDropout
 from hopline.partition import DistGraph

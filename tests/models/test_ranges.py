@@ -10,10 +10,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hopline.models import SAGEConv, mean_aggregate, sum_aggregate
+from hopline.models import SAGEConv, edge_softmax, mean_aggregate, sum_aggregate
 from hopline.models import ranges as ranges_module
 from hopline.models.activation import relu_dropout
 from hopline.models.dropout import Dropout
+from hopline.models.edge_values import edge_scores
 from hopline.models.ranges import bounds_by_edges, even_bounds, in_ranges, rows_like
 from hopline.models.rng import keyed_rng
 from tests.models.test_aggregate import make_block, normal, random_block, seeded
@@ -125,6 +126,27 @@ def test_aggregation_has_the_same_bits(aggregate, num_dst, threads):
     assert all(torch.equal(a, b) for other in others for a, b in zip(first, other, strict=True))
 
 
+@pytest.mark.parametrize(("heads", "shared"), [(1, False), (4, False), (4, True)])
+@pytest.mark.parametrize("num_dst", [0, 1, 3, 80])
+def test_attention_has_the_same_bits(num_dst, heads, shared, threads):
+    block = random_block(num_dst=num_dst) if num_dst else make_block([], 300, 0)
+    x = torch.randn(300, 1 if shared else heads, 17, generator=seeded(), requires_grad=True)
+    ends = [
+        torch.randn(count, heads, generator=seeded(), requires_grad=True)
+        for count in (300, num_dst)
+    ]
+
+    def call():
+        scores = edge_scores(block, *ends)
+        attention = edge_softmax(block, scores)
+        out = sum_aggregate(block, x, attention)
+        values = scores, attention, out
+        return *values, *torch.autograd.grad(out.square().sum(), (*values[:2], x, *ends))
+
+    first, *others = results_of_threads(threads, call)
+    assert all(torch.equal(a, b) for other in others for a, b in zip(first, other, strict=True))
+
+
 @pytest.mark.parametrize("training", [True, False])
 def test_relu_and_dropout_have_the_same_bits(training, threads):
     x, dropout = normal(1001, requires_grad=True), Dropout(0.4).train(training)
@@ -153,11 +175,19 @@ def test_a_layer_on_several_threads(threads):
         torch.testing.assert_close(first, other)
 
 
-def test_a_broken_column_is_found_in_every_range(threads):
+AGGREGATES = {
+    "mean": lambda block: mean_aggregate(block, torch.ones(10, 4)),
+    "weighted": lambda block: sum_aggregate(block, torch.ones(10, 4), torch.ones(10)),
+    "scores": lambda block: edge_scores(block, torch.ones(10, 2), torch.ones(10, 2)),
+}
+
+
+@pytest.mark.parametrize("aggregate", AGGREGATES.values(), ids=AGGREGATES)
+def test_a_broken_column_is_found_in_every_range(aggregate, threads):
     threads(5)
     for bad in range(10):
         block = make_block([(d, d) for d in range(10)], 10, 10)
         block.indices[bad] = 10
         block.indices[9] = -1
         with pytest.raises(IndexError, match=f"destination {bad} of the block"):
-            mean_aggregate(block, torch.ones(10, 4))
+            aggregate(block)

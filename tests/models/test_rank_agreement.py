@@ -81,8 +81,19 @@ def differing_ranks_are_noticed(rank, world_size, device, folder):
         for mode in ("halo", "broadcast", "columns"):
             spmm = DistSpmm(plan, mode=mode)
             refused(rf"a product differs .*rows of {2 + rank} of", lambda spmm=spmm: spmm(rows))
+            one_rank_alone_needs_gradients(plan, spmm, rank)
         ranks_that_round_otherwise_go_on(graph, rank)
         keys_used_again(graph)
+
+
+def one_rank_alone_needs_gradients(plan, spmm, rank):
+    """Its backward pass would wait for the other's until the timeout."""
+    leaf = torch.ones(len(plan.own), 4, requires_grad=rank == 0)
+    weight = torch.ones(plan.num_edges, requires_grad=rank == 1)
+    refused("a product differs between ranks", lambda: spmm(leaf))
+    refused("a product differs between ranks", lambda: spmm(torch.ones(len(plan.own), 4), weight))
+    with torch.no_grad():  # none has a backward pass
+        spmm(leaf, weight)
 
 
 def ranks_that_round_otherwise_go_on(graph, rank):

@@ -1,4 +1,4 @@
-"""FixedSum and scaled_sum: against the dense product, with every factor and without."""
+"""scaled_sum: against the dense product, with every factor and without."""
 
 import itertools
 
@@ -7,16 +7,10 @@ import pytest
 import torch
 
 import hopline.pipes as hp
-from hopline.models.fixed_sum import (
-    FixedSum,
-    _turned_by_torch,
-    gathered,
-    picks,
-    scaled_sum,
-    transposed,
-)
+from hopline.models.kept_block import KeptBlock
 from hopline.models.kernels import sum_scaled_rows
 from hopline.models.normalised_product import Factors, normalised_product, scaled
+from hopline.models.scaled_sum import gathered, picks, scaled_sum
 
 SOURCES, ROWS, EDGES = 9, 6, 25
 
@@ -105,21 +99,6 @@ def test_threads_change_nothing():
     assert torch.equal(found[0], found[2])
 
 
-@pytest.mark.parametrize("kind", [torch.int32, torch.int64])
-def test_transposed(kind):
-    block = block_of(kind=kind)
-    turned = transposed(block)
-    assert (turned.num_src, turned.num_dst) == (ROWS, SOURCES)
-    assert torch.equal(dense(turned), dense(block).T)
-    for low, high in itertools.pairwise(turned.indptr.tolist()):
-        assert turned.indices[low:high].tolist() == sorted(turned.indices[low:high].tolist())
-    by_torch = _turned_by_torch(block, torch.int32)
-    assert torch.equal(by_torch[0], turned.indptr)
-    assert torch.equal(by_torch[1], turned.indices)
-    empty = transposed(hp.Block(torch.zeros(1, dtype=torch.int64), block.indices[:0], 3, 0))
-    assert empty.indptr.tolist() == [0, 0, 0, 0]
-
-
 def test_picks():
     rows = torch.tensor([3, 0, 3, 8])
     picked, x, source = picks(rows, SOURCES), draw(SOURCES, 4), draw(SOURCES)
@@ -137,10 +116,10 @@ def test_picks():
 def test_gradients(self_loop, with_factors):
     block = block_of(ROWS, ROWS)
     factors = Factors(draw(ROWS), draw(ROWS)) if with_factors else Factors(None, None)
-    fixed, x = FixedSum(block), draw(ROWS, 3).requires_grad_()
+    kept, x = KeptBlock.of(block), draw(ROWS, 3).requires_grad_()
 
     def product(rows):
-        return normalised_product(rows, fixed, factors, self_loop)
+        return normalised_product(rows, kept, factors, self_loop)
 
     assert torch.autograd.gradcheck(product, (x,))
     plain = scaled(x, lambda rows: dense(block) @ rows, factors, self_loop)

@@ -1,37 +1,19 @@
-"""FixedSum: sums over in-neighbours for a block that stays: its transpose is made only once."""
+"""scaled_sum: sums of in-neighbours' rows with factors on both sides, for blocks that stay."""
 
 from __future__ import annotations
 
-from functools import cached_property
-
-import numpy as np
 import torch
 
 from hopline.models.aggregate import sum_aggregate
 from hopline.models.checks import check_kernel
-from hopline.models.kernels import sum_scaled_rows, transpose_edges
+from hopline.models.kept_block import KeptBlock
+from hopline.models.kernels import sum_scaled_rows
 from hopline.models.ranges import bounds_by_edges, in_ranges, rows_like
 from hopline.pipes.subgraph import Block
 
-__all__ = ["FixedSum", "gathered", "picks", "scaled_sum", "transposed"]
+__all__ = ["gathered", "picks", "scaled_sum"]
 
 PLAIN = (torch.float32, torch.float64)
-
-
-class FixedSum:
-    """A block of which sums are taken again and again, forward and, transposed, backward.
-
-    Args:
-        block: the edges.
-    """
-
-    def __init__(self, block: Block) -> None:
-        self.block = block
-
-    @cached_property
-    def transposed(self) -> Block:
-        """The block of the backward pass, made when it is first needed."""
-        return transposed(self.block)
 
 
 def scaled_sum(
@@ -85,18 +67,20 @@ def scaled_sum(
     return out
 
 
-def picks(rows: torch.Tensor, num_src: int) -> FixedSum:
-    """The sum that takes one source row for each of `rows`; transposed, it adds what comes back.
+def picks(rows: torch.Tensor, num_src: int) -> KeptBlock:
+    """The block whose sums take one source row each; transposed, it adds what comes back.
 
     Args:
         rows: int64[n], below num_src.
         num_src: number of source rows.
     """
     indptr = torch.arange(len(rows) + 1, device=rows.device)
-    return FixedSum(Block(indptr, rows, num_src, len(rows)))
+    return KeptBlock(indptr, rows, num_src, len(rows))
 
 
-def gathered(picked: FixedSum, x: torch.Tensor, source: torch.Tensor | None = None) -> torch.Tensor:
+def gathered(
+    picked: KeptBlock, x: torch.Tensor, source: torch.Tensor | None = None
+) -> torch.Tensor:
     """The rows of `picks`, each times its source's factor; without gradients.
 
     Args:
@@ -108,32 +92,6 @@ def gathered(picked: FixedSum, x: torch.Tensor, source: torch.Tensor | None = No
         float[n, width].
     """
     if x.device.type == "cpu" and x.dtype in PLAIN:
-        return scaled_sum(picked.block, x, source)
-    rows = picked.block.indices
+        return scaled_sum(picked, x, source)
+    rows = picked.indices
     return x[rows] if source is None else x[rows] * source[rows].unsqueeze(1)
-
-
-def transposed(block: Block) -> Block:
-    """The block with every edge turned round; the edges of a row in the order of the block's.
-
-    Args:
-        block: edges whose sources are in range.
-    """
-    turn = _turned_by_kernel if block.device.type == "cpu" else _turned_by_torch
-    indptr, indices = turn(block, torch.int32 if block.num_dst < 1 << 31 else torch.int64)
-    return Block(indptr, indices, block.num_dst, block.num_src)
-
-
-def _turned_by_kernel(block: Block, kind: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
-    starts = np.zeros(block.num_src + 2, np.int64)
-    indices = torch.empty(block.num_edges(), dtype=kind)
-    transpose_edges(block.indptr.numpy(), block.indices.numpy(), starts, indices.numpy())
-    return torch.from_numpy(starts[:-1].copy()), indices
-
-
-def _turned_by_torch(block: Block, kind: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
-    rows = torch.arange(block.num_dst, dtype=kind, device=block.device)
-    ends = rows.repeat_interleave(block.in_degrees(), output_size=block.num_edges())
-    counts = torch.bincount(block.indices, minlength=block.num_src)
-    indptr = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
-    return indptr, ends[block.indices.argsort(stable=True)]
