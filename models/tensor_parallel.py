@@ -203,7 +203,7 @@ class TensorParallelGCN(nn.Module):
         """Takes the rank's columns of the `state_dict` of a `GCN`.
 
         Raises:
-            TypeError: it is no dict.
+            TypeError: it is no dict, or has something else than tensors of floating point.
             ValueError: a layer is missing, or the sizes differ.
         """
         if not isinstance(state, Mapping):
@@ -211,9 +211,14 @@ class TensorParallelGCN(nn.Module):
         for i, (width, rows) in enumerate(zip(self.sizes, self.sizes[1:], strict=False)):
             for name, shape in (("weight", (rows, width)), ("bias", (rows,))):
                 value = state.get(f"layers.{i}.{name}")
-                if value is None or tuple(value.shape) != shape:
-                    got = "nothing" if value is None else f"shape {tuple(value.shape)}"
-                    raise ValueError(f"layers.{i}.{name} has {got}; expected shape {shape}")
+                if value is None:
+                    raise ValueError(f"layers.{i}.{name} has nothing; expected shape {shape}")
+                check_tensor(value, f"layers.{i}.{name}")
+                check_floating(value, f"layers.{i}.{name}")
+                if tuple(value.shape) != shape:
+                    raise ValueError(
+                        f"layers.{i}.{name} has shape {tuple(value.shape)}; expected {shape}"
+                    )
         with torch.no_grad():
             for i, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
                 weight.copy_(state[f"layers.{i}.weight"][:, self.columns(i)])
@@ -252,15 +257,11 @@ class TensorParallelGCN(nn.Module):
         """Takes the rank's columns of the `state_dict` of an optimiser of a `GCN`.
 
         Raises:
-            TypeError: optimizer is none, or state is no dict.
+            TypeError: optimizer is none, or state is no such dict.
             ValueError: optimizer or state is over other parameters; as `whole_optimizer_state`.
         """
         own = self._state_of(optimizer)
-        if not isinstance(state, Mapping):
-            raise TypeError(
-                f"state is a {type(state).__name__}; expected an optimizer's state_dict"
-            )
-        numbers = [group["params"] for group in state.get("param_groups", [])]
+        numbers = _parameters_of(state)
         if numbers != [group["params"] for group in own["param_groups"]]:
             raise ValueError(
                 f"state is over the parameters {numbers}; expected those of a GCN with "
@@ -271,7 +272,7 @@ class TensorParallelGCN(nn.Module):
             layer, is_bias = self._place(number)
             rows, columns = self.sizes[layer + 1], self.sizes[layer]
             shape = torch.Size([rows] if is_bias else [rows, columns])
-            values = state.get("state", {}).get(2 * layer + is_bias, {})
+            values = state["state"].get(2 * layer + is_bias, {})
             parts[number] = {
                 name: value[:, self.columns(layer)].clone()
                 if _is_of(shape, name, value) and not is_bias
@@ -295,6 +296,25 @@ class TensorParallelGCN(nn.Module):
         """(layer, whether it is the bias) of a parameter; weights come first here."""
         layers = len(self.weights)
         return number % layers, number >= layers
+
+
+def _parameters_of(state: Any) -> list[list[int]]:
+    """An optimiser's parameters, group by group; raises TypeError where it is no `state_dict`."""
+    kept = state.get("state") if isinstance(state, Mapping) else None
+    if not isinstance(kept, Mapping) or not all(isinstance(v, Mapping) for v in kept.values()):
+        got = f"a dict with {sorted(map(str, state))}" if isinstance(state, Mapping) else None
+        raise TypeError(
+            f"state is {got or f'a {type(state).__name__}'}; expected an optimizer's state_dict, "
+            "with 'state' and 'param_groups'"
+        )
+    groups = state.get("param_groups")
+    listed = isinstance(groups, list) and all(isinstance(each, Mapping) for each in groups)
+    if not listed or not all(isinstance(each.get("params"), list) for each in groups):
+        raise TypeError(
+            f"state has 'param_groups' {groups!r:.60}; expected a list of groups, as in an "
+            "optimizer's state_dict"
+        )
+    return [group["params"] for group in groups]
 
 
 def _copied(value: Any) -> Any:
