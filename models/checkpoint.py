@@ -1,7 +1,8 @@
 """save_checkpoint, load_checkpoint: model, optimiser and loader in one file, whole or not at all.
 
 The file is written beside its target, flushed to the disk, and renamed: a killed run leaves the old
-checkpoint or the new one. It is read with `weights_only=True`, so that it cannot run code.
+checkpoint or the new one; of runs that save at once, the last one's stays. It is read with
+`weights_only=True`, so that it cannot run code.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from torch import nn
 
 from hopline.models.checks import check_loader, check_model, check_optimizer
 from hopline.models.metrics import rank_of
+from hopline.models.own_file import own_file
 from hopline.models.training import unwrap
 from hopline.pipes.checks import check_mapping
 from hopline.pipes.cursor import check_state
@@ -93,19 +95,14 @@ def write_checkpoint(
         "loader": _readable(dict(place), "the loader's state"),
         "extra": _readable(dict(extra), "extra"),
     }
-    temporary = path.with_name(f".{FILE_NAME}.tmp")
     try:
-        with temporary.open("wb") as file:
+        with own_file(path) as file:
             _save(content, file)
-        os.replace(temporary, path)
-    except BaseException as error:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
-        if isinstance(error, OSError) and error.errno is not None and error.filename is None:
+    except OSError as error:
+        if error.errno is not None and error.filename is None:
             # Of a write, which does not know the name: a full disk, for one.
             raise OSError(error.errno, error.strerror, str(path)) from error
         raise
-    _sync_folder(path.parent)
     return path
 
 
@@ -179,16 +176,6 @@ def _readable_model(state: dict[str, Any]) -> dict[str, Any]:
     for name, value in state.items():
         state[name] = _readable(value, f"the model's state[{name!r}]")
     return state
-
-
-def _sync_folder(folder: Path) -> None:
-    """Makes a rename last through a power cut, where folders can be synced."""
-    with contextlib.suppress(OSError):
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
 
 
 def load_checkpoint(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
 import math
+import multiprocessing
 import os
 from pathlib import Path
 
@@ -17,9 +19,11 @@ from hopline.models import (
     save_checkpoint,
     train_epoch,
 )
+from hopline.models import own_file as own_file_module
 from tests.models import ranks
 
 EPOCHS = 2
+SPAWN = multiprocessing.get_context("spawn")
 
 
 class Killed(BaseException):
@@ -213,6 +217,69 @@ def test_a_failed_write_leaves_the_old_checkpoint(tmp_path):
         save_checkpoint(tmp_path, run.model, run.optimizer, run.loader, {"number": lambda: 0})
     assert checkpoint_path(tmp_path).read_bytes() == before
     assert [path.name for path in tmp_path.iterdir()] == ["checkpoint.pt"]
+
+
+def save_often(folder, begin):
+    """Saves again and again, weights of one number each."""
+    model = torch.nn.Linear(300, 300)
+    optimizer = torch.optim.SGD(model.parameters())
+    begin.wait(120)
+    for number in range(60):
+        with torch.no_grad():
+            for p in model.parameters():
+                p.fill_(number)
+        save_checkpoint(folder, model, optimizer)
+
+
+def test_of_writers_at_once_each_checkpoint_is_whole(tmp_path):
+    """A job that is started again while the old one still saves; all ranks instead of rank 0."""
+    model = torch.nn.Linear(300, 300)
+    optimizer = torch.optim.SGD(model.parameters())
+    save_checkpoint(tmp_path, model, optimizer)
+    begin = SPAWN.Barrier(2)
+    writers = [SPAWN.Process(target=save_often, args=(tmp_path, begin)) for _ in range(2)]
+    for writer in writers:
+        writer.start()
+    seen = set()
+    while any(writer.is_alive() for writer in writers):
+        load_checkpoint(tmp_path, model, optimizer)
+        values = torch.cat([p.detach().flatten() for p in model.parameters()]).unique()
+        seen.add(values[0].item() if len(values) == 1 else None)
+    assert [writer.exitcode for writer in writers] == [0, 0]
+    assert len(seen) > 3, "too few saves were seen"
+    assert len(seen & {None}) <= 1, "of the first, whose weights are random"
+    assert [path.name for path in tmp_path.iterdir()] == ["checkpoint.pt"]
+
+
+def test_what_a_dead_writer_left_is_removed_and_a_living_one_s_stays(tmp_path):
+    run = start()
+    left, held = tmp_path / ".checkpoint.pt.tmp-dead", tmp_path / ".checkpoint.pt.tmp-held"
+    left.write_bytes(b"half")
+    with held.open("wb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        save_checkpoint(tmp_path, run.model, run.optimizer, run.loader)
+        assert not left.exists()
+        assert held.exists()
+    save_checkpoint(tmp_path, run.model, run.optimizer, run.loader)
+    assert [path.name for path in tmp_path.iterdir()] == ["checkpoint.pt"]
+
+
+def test_a_file_that_is_taken_for_a_dead_writer_s_is_made_anew(tmp_path, monkeypatch):
+    """Between its making and its lock."""
+    plain, taken = own_file_module._locked, []
+
+    def late(file):
+        if not taken:
+            taken.append(file.name)
+            os.unlink(file.name)
+        return plain(file)
+
+    monkeypatch.setattr(own_file_module, "_locked", late)
+    with own_file_module.own_file(tmp_path / "f") as file:
+        file.write(b"whole")
+    assert taken
+    assert (tmp_path / "f").read_bytes() == b"whole"
+    assert len(list(tmp_path.iterdir())) == 1
 
 
 def test_extra_comes_back(tmp_path):
