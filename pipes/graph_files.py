@@ -29,6 +29,7 @@ from hopline.pipes.plain_yaml import read_plain_yaml, show
 __all__ = ["GRAPH_FORMAT", "attribute_file", "load_graph", "save_graph", "write_graph_yaml"]
 
 GRAPH_FORMAT = 1
+CLAIM = "graph.yaml.tmp"  # becomes graph.yaml
 KEYS: dict[str, type] = {
     "format_version": int,
     "node_type_offset": list,
@@ -73,7 +74,7 @@ def write_graph_yaml(
         document["edge_type_to_id"] = dict(edge_type_to_id or {})
     document["node_attributes"] = dict(node_attributes or {})
     document["edge_attributes"] = dict(edge_attributes or {})
-    temporary = folder / "graph.yaml.tmp"
+    temporary = folder / CLAIM
     with temporary.open("w", encoding="utf-8") as file:
         yaml.safe_dump(document, file, sort_keys=False)
         file.flush()
@@ -98,8 +99,7 @@ def save_graph(graph: FusedCSCSamplingGraph, path: str | os.PathLike[str]) -> No
         check_rows(value, graph.total_num_edges, f"edge attribute {name!r}")
     folder = Path(path)
     folder.mkdir(parents=True, exist_ok=True)
-    if any(folder.iterdir()):
-        raise FileExistsError(f"{folder} is not empty; give a new folder")
+    _claim(folder)
     write_npy(folder / "csc_indptr.npy", graph.csc_indptr)
     write_npy(folder / "indices.npy", graph.indices)
     if graph.type_per_edge is not None:
@@ -122,6 +122,19 @@ def save_graph(graph: FusedCSCSamplingGraph, path: str | os.PathLike[str]) -> No
         node_attributes=dtypes["node"],
         edge_attributes=dtypes["edge"],
     )
+
+
+def _claim(folder: Path) -> None:
+    """Makes the folder this writer's alone; FileExistsError where it holds something."""
+    try:
+        (folder / CLAIM).open("x").close()
+        empty = len(list(folder.iterdir())) == 1
+        if not empty:
+            (folder / CLAIM).unlink()
+    except FileExistsError:
+        empty = False
+    if not empty:
+        raise FileExistsError(f"{folder} is not empty; give a new folder")
 
 
 def load_graph(path: str | os.PathLike[str], *, in_memory: bool = False) -> FusedCSCSamplingGraph:

@@ -13,6 +13,7 @@ import torch
 import yaml
 
 import hopline.pipes as hp
+from hopline.pipes import graph_files
 from tests.strategies import tensor
 
 Graph = hp.FusedCSCSamplingGraph
@@ -130,6 +131,23 @@ def test_a_folder_is_never_overwritten(tmp_path):
     (tmp_path / "empty").mkdir()
     plain().save(tmp_path / "empty")
     assert contents(tmp_path / "empty") == contents(tmp_path / "g")
+
+
+def test_of_two_that_save_at_once_one_is_refused(tmp_path, monkeypatch):
+    plain_write, refused = graph_files.write_npy, []
+
+    def another_saves(path, value):
+        monkeypatch.setattr(graph_files, "write_npy", plain_write)
+        with pytest.raises(FileExistsError, match="g is not empty") as error:
+            typed().save(tmp_path / "g")
+        refused.append(error)
+        return plain_write(path, value)
+
+    monkeypatch.setattr(graph_files, "write_npy", another_saves)
+    plain().save(tmp_path / "g")
+    assert refused
+    plain().save(tmp_path / "same")
+    assert contents(tmp_path / "g") == contents(tmp_path / "same")
 
 
 def test_wide_indices(tmp_path):
