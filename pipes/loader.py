@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import weakref
 from collections import deque
 from collections.abc import Iterator, Mapping
@@ -256,20 +257,28 @@ class _Epoch(Iterator[MiniBatch]):
         self._done = False  # ended by itself or by an error that was told
         self.pool: ThreadPoolExecutor | None = None
         self._process = os.getpid()
+        self._turn = threading.RLock()  # of several threads that read this loop
         if num_workers:
             self.pool = ThreadPoolExecutor(num_workers, thread_name_prefix="hopline-loader")
             self._end_with_me = _Ending(self.pool, self._streams)
 
     def __next__(self) -> MiniBatch:
+        if self._process != os.getpid():
+            if self.pool is not None and not self._closed:
+                raise RuntimeError(
+                    f"this loop belongs to process {self._process}, whose threads a fork does not "
+                    "copy; start a new loop here"
+                )
+            # Another thread may have had its turn at the fork, and is not here to end it.
+            self._process, self._turn = os.getpid(), threading.RLock()
+        with self._turn:
+            return self._next()
+
+    def _next(self) -> MiniBatch:
         if self._closed:
             if self._done:
                 raise StopIteration
             raise RuntimeError(LEFT)
-        if self.pool is not None and self._process != os.getpid():
-            raise RuntimeError(
-                f"this loop belongs to process {self._process}, whose threads a fork does not "
-                "copy; start a new loop here"
-            )
         try:
             minibatch, after = self._inline() if self.pool is None else self._from_pool(self.pool)
         except BaseException:

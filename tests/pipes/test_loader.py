@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
 import time
 
@@ -325,6 +327,71 @@ def test_a_context_closes():
     assert not loader_threads()
     with pytest.raises(RuntimeError, match="this loop over the loader has ended"):
         next(loop)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_threads_that_read_one_loop_share_its_mini_batches(workers):
+    for _ in range(20):
+        loader = hp.DataLoader(numbers(60, 7), num_workers=workers)
+        loop, got, errors = iter(loader), [], []
+
+        def read(loop=loop, got=got, errors=errors):
+            try:
+                got.extend(minibatch.key[2] for minibatch in loop)
+            except BaseException as error:
+                errors.append(error)
+
+        readers = [threading.Thread(target=read) for _ in range(4)]
+        for reader in readers:
+            reader.start()
+        for reader in readers:
+            reader.join(PATIENCE)
+        assert errors == []
+        assert sorted(got) == list(range(9))
+        state = loader.state_dict()
+        assert (state["epoch"], state["batch"]) == (1, 0)
+        assert [minibatch.key[2] for minibatch in loader] == list(range(9))
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
+@pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
+def test_a_child_reads_on_where_another_thread_had_its_turn_at_the_fork():
+    reading, go_on = threading.Event(), threading.Event()
+
+    def block(minibatch):
+        if os.getpid() == parent and minibatch.key[2] == 1:
+            reading.set()
+            assert go_on.wait(PATIENCE)
+
+    parent, loader = os.getpid(), hp.DataLoader(numbers(30, 7).pipe(Call, block))
+    loop = iter(loader)
+    next(loop)
+    reader = threading.Thread(target=next, args=(loop,))
+    reader.start()
+    assert reading.wait(PATIENCE)
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            next(loop)
+            code = 0
+        finally:
+            os._exit(code)
+    ended = []
+
+    def has_ended():
+        if not ended and (end := os.waitpid(child, os.WNOHANG))[0]:
+            ended.append(end)
+        return bool(ended)
+
+    hangs = not wait_for(has_ended)
+    go_on.set()
+    reader.join()
+    if hangs:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+    assert not hangs
+    assert os.waitstatus_to_exitcode(ended[0][1]) == 0
 
 
 def test_closing_from_another_thread_ends_the_wait():
