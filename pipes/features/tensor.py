@@ -18,6 +18,12 @@ from hopline.pipes.pinning import is_pinned
 
 __all__ = ["TorchBasedFeature"]
 
+SIGNED = {
+    torch.uint16: torch.int16,
+    torch.uint32: torch.int32,
+    torch.uint64: torch.int64,
+}
+
 
 class TorchBasedFeature(Feature):
     """Rows of a tensor of any dtype.
@@ -135,6 +141,7 @@ class TorchBasedFeature(Feature):
                 f"value has dtype {value.dtype}, which {kept}, the feature's, cannot "
                 "hold; convert it first"
             )
+        _check_range(value, kept)
         if ids is None:
             if len(value) != self.count():
                 raise ValueError(f"value has {len(value)} rows; the feature has {self.count()}")
@@ -156,10 +163,10 @@ class TorchBasedFeature(Feature):
         self._wait()  # what was read before may still be under way on a GPU
         places = ids.long().to(device)
         lock = self._lock
-        self._tensor[places] = there
+        _put(self._tensor, places, there)
         if lock is not None and lock.tensor is not self._tensor:
             if lock.writable:
-                lock.tensor[places] = there
+                _put(lock.tensor, places, there)
             else:  # a file's pages stay as they are
                 lock = self._lock = page_locked_copy(self._tensor)
             lock.stands_for(self._tensor)
@@ -243,6 +250,39 @@ def _width(ids: Any) -> torch.dtype:
     """The dtype that ids are checked and used in."""
     narrow = (torch.uint8, torch.int8, torch.int16, torch.int32)
     return torch.int32 if isinstance(ids, torch.Tensor) and ids.dtype in narrow else torch.int64
+
+
+def _check_range(value: torch.Tensor, dtype: torch.dtype) -> None:
+    """ValueError where a value is beyond what a dtype holds; rounding is no matter."""
+    if torch.bool in (value.dtype, dtype) or value.is_complex():
+        return
+    there, here = _limits(value.dtype), _limits(dtype)
+    if here.min <= there.min and there.max <= here.max:
+        return
+    finite = value[value.isfinite()] if value.is_floating_point() else value.long()
+    if finite.numel() == 0:
+        return
+    low, high = finite.min().item(), finite.max().item()
+    if value.dtype == torch.uint64 and low < 0:  # its upper half, as long has it
+        low, high = high, low + 2**64
+    if low < here.min or high > here.max:
+        raise ValueError(
+            f"value is {high if high > here.max else low} somewhere, which {dtype}, the feature's, "
+            f"cannot hold: it is for values from {here.min} to {here.max}"
+        )
+
+
+def _limits(dtype: torch.dtype) -> torch.finfo | torch.iinfo:
+    is_float = dtype.is_floating_point or dtype.is_complex
+    return torch.finfo(dtype) if is_float else torch.iinfo(dtype)
+
+
+def _put(rows: torch.Tensor, places: torch.Tensor, values: torch.Tensor) -> None:
+    """rows[places] = values, also in the unsigned dtypes that torch does not index by."""
+    narrow = SIGNED.get(rows.dtype)
+    if narrow is not None:
+        rows, values = rows.view(narrow), values.view(narrow)
+    rows[places] = values
 
 
 def _gather_on_device(tensor: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:

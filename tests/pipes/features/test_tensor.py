@@ -188,6 +188,45 @@ def test_update_of_what_does_not_fit(value, ids, error, words):
     assert torch.equal(feature.read(), torch.zeros(4, 2))
 
 
+@pytest.mark.parametrize(
+    ("dtype", "value", "held"),
+    [
+        (torch.uint8, torch.tensor(300), False),
+        (torch.uint8, torch.tensor(-1), False),
+        (torch.uint8, torch.tensor(255), True),
+        (torch.int32, torch.tensor(2**31), False),
+        (torch.int32, torch.tensor(-(2**31)), True),
+        (torch.int64, torch.tensor(2**64 - 1, dtype=torch.uint64), False),
+        (torch.int64, torch.tensor(5, dtype=torch.uint64), True),
+        (torch.uint64, torch.tensor(-5), False),
+        (torch.uint16, torch.tensor(65_535), True),
+        (torch.uint16, torch.tensor(65_536), False),
+        (torch.float16, torch.tensor(65_504.0), True),
+        (torch.float16, torch.tensor(1e5), False),
+        (torch.float16, torch.tensor(100_000), False),
+        (torch.float16, torch.tensor(torch.inf), True),
+        (torch.float32, torch.tensor(1e300, dtype=torch.float64), False),
+        (torch.float32, torch.tensor(0.1, dtype=torch.float64), True),
+        (torch.float32, torch.tensor(True), True),
+    ],
+)
+@pytest.mark.parametrize("whole", [False, True])
+def test_update_never_changes_a_value_that_is_out_of_range(dtype, value, held, whole):
+    feature = hp.TorchBasedFeature(torch.zeros(2, 2).to(dtype))
+    rows = torch.zeros(2, 2, dtype=value.dtype)
+    rows[1, 0] = value
+    ids = None if whole else torch.tensor([1, 0])
+    if not held:
+        with pytest.raises(ValueError, match=rf"somewhere, which {dtype}, .* cannot hold"):
+            feature.update(rows, ids)
+        assert feature.read().tolist() == [[0, 0], [0, 0]]
+        return
+    feature.update(rows, ids)
+    found = feature.read(torch.tensor([1 if whole else 0]))
+    assert found[0, 0].item() == value.to(dtype).item()
+    assert found.dtype == dtype
+
+
 def test_update_never_cuts_fractions_off():
     feature = hp.TorchBasedFeature(torch.zeros(4, 2, dtype=torch.int64))
     with pytest.raises(ValueError, match=r"float32, which torch.int64, .* cannot hold"):
