@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
 from typing import Any
 
@@ -24,6 +25,7 @@ __all__ = [
     "check_optimizer",
     "check_probability",
     "check_source_rows",
+    "check_steps",
     "check_tensor",
     "feature_of",
     "is_plain",
@@ -132,6 +134,17 @@ def check_optimizer(optimizer: Any) -> None:
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise TypeError(
             f"optimizer is a {type(optimizer).__name__}; expected a torch.optim.Optimizer"
+        )
+
+
+def check_steps(optimizer: Any) -> None:
+    """Raises TypeError where it is no optimiser whose `step()` takes gradients as they are."""
+    check_optimizer(optimizer)
+    closure = inspect.signature(optimizer.step).parameters.get("closure")
+    if closure is not None and closure.default is inspect.Parameter.empty:
+        raise TypeError(
+            f"optimizer is a {type(optimizer).__name__}, whose step() calls the model itself; "
+            "expected one that steps once a mini-batch, e.g. Adam"
         )
 
 

@@ -20,7 +20,7 @@ from hopline.models.checks import (
     check_function,
     check_loader,
     check_model,
-    check_optimizer,
+    check_steps,
     check_tensor,
     feature_of,
 )
@@ -171,12 +171,13 @@ def train_epoch(
         Mean loss over the items of the epoch and over all ranks, on every rank; NaN without items.
 
     Raises:
-        TypeError: an argument is of wrong kind, or forward gives no tensor.
-        ValueError: output and labels differ in length; a mini-batch has no labels; there is no such
-            device; amp_dtype is another than bfloat16.
+        TypeError: an argument is of wrong kind, forward or loss_fn gives no tensor, or the
+            optimizer calls the model itself, as LBFGS does.
+        ValueError: output and labels differ in length; a mini-batch has no labels; loss_fn gives
+            more than one value; there is no such device; amp_dtype is another than bfloat16.
     """
     check_parts(model, loader, forward)
-    check_optimizer(optimizer)
+    check_steps(optimizer)
     check_function(loss_fn, "loss_fn")
     check_amp_dtype(amp_dtype)
     device = _device_of(model) if device is None else check_device(device)
@@ -189,7 +190,7 @@ def train_epoch(
             optimizer.zero_grad()
             with keyed_rng(minibatch.key, device):
                 output, labels = _output_and_labels(model, minibatch, forward, amp_dtype)
-                loss = loss_fn(output, labels)
+                loss = _loss(loss_fn, output, labels)
                 loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
             steps += 1
@@ -339,6 +340,48 @@ def _output_and_labels(
     if not labels.dtype.is_floating_point:
         labels = labels.long()
     return output if amp_dtype is None else output.float(), labels
+
+
+def _loss(loss_fn: Callable[..., Any], output: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    if loss_fn is F.cross_entropy:
+        _check_classes(output, labels)
+    try:
+        loss = loss_fn(output, labels)
+    except IndexError as error:
+        raise ValueError(
+            f"loss_fn: {error}; labels are from {labels.min()} to {labels.max()}, and the model's "
+            f"output has shape {tuple(output.shape)}: expected classes from 0 up, one column each"
+        ) from error
+    if not isinstance(loss, torch.Tensor):
+        raise TypeError(f"loss_fn gave a {type(loss).__name__}; expected a torch.Tensor")
+    if loss.numel() != 1:
+        raise ValueError(
+            f"loss_fn gave a loss of shape {tuple(loss.shape)}; expected one value, the mean over "
+            "the items"
+        )
+    return loss
+
+
+def _check_classes(output: torch.Tensor, labels: torch.Tensor) -> None:
+    """What cross_entropy, the default, takes for something else or refuses without a remedy."""
+    if output.dim() < 2:
+        raise ValueError(
+            f"the model gave one score a label, {tuple(output.shape)}, and loss_fn is "
+            "cross_entropy, for a column a class; expected another loss, such as "
+            "loss_fn=torch.nn.functional.binary_cross_entropy_with_logits"
+        )
+    if labels.shape == output.shape and labels.is_floating_point():  # a probability a class
+        return
+    if labels.is_floating_point():
+        raise ValueError(
+            f"labels are of {labels.dtype}, and loss_fn is cross_entropy; expected integers, the "
+            "classes, or another loss_fn, such as torch.nn.functional.mse_loss"
+        )
+    if labels.dim() != output.dim() - 1:
+        raise ValueError(
+            f"labels have shape {tuple(labels.shape)} for an output of {tuple(output.shape)}; "
+            f"expected ({len(labels)},), a class each: store labels.squeeze(1)"
+        )
 
 
 def _join(model: nn.Module) -> contextlib.AbstractContextManager[Any]:

@@ -18,6 +18,14 @@ CHAIN = (
     hp.ItemSampler(LABELLED, 2, seed=0).sample_neighbor(GRAPH, [1]).fetch_feature(STORE, ["feat"])
 )
 LOADER = hp.DataLoader(CHAIN)
+
+
+def labelled(labels):
+    items = hp.ItemSet((ids(0, 1, 2), labels), ("seeds", "labels"))
+    chain = hp.ItemSampler(items, 2, seed=0).sample_neighbor(GRAPH, [1])
+    return hp.DataLoader(chain.fetch_feature(STORE, ["feat"]))
+
+
 BARE = hp.DataLoader(hp.ItemSampler(hp.ItemSet(3, "seeds"), 2, seed=0).sample_neighbor(GRAPH, [1]))
 X = torch.eye(3)
 EMPTY = tempfile.TemporaryDirectory()
@@ -52,6 +60,13 @@ TABLE: list[Entry] = [
     ("train_epoch", lambda: train(5, LOADER, ADAM), TypeError, "model is a int; expected a torch.nn.Module"),
     ("train_epoch", lambda: train(MODEL, 5, ADAM), TypeError, "loader is a int; expected a DataLoader"),
     ("train_epoch", lambda: train(MODEL, CHAIN, ADAM), TypeError, "expected a DataLoader"),
+    ("train_epoch", lambda: train(MODEL, LOADER, torch.optim.LBFGS(MODEL.parameters())), TypeError, "LBFGS, whose step.. calls the model itself; expected one that steps"),
+    ("train_epoch", lambda: train(MODEL, LOADER, ADAM, lambda a, b: 1.0), TypeError, "loss_fn gave a float; expected a torch.Tensor"),
+    ("train_epoch", lambda: train(MODEL, LOADER, ADAM, torch.nn.CrossEntropyLoss(reduction="none")), ValueError, r"loss of shape \(2,\); expected one value"),
+    ("train_epoch", lambda: train(MODEL, LOADER, ADAM, forward=lambda m, b: m(b.blocks, b.node_features["feat"])[:, 0]), ValueError, "one score a label, .*; expected another loss, such as .*binary_cross_entropy_with_logits"),
+    ("train_epoch", lambda: train(MODEL, labelled(torch.rand(3)), ADAM), ValueError, "labels are of torch.float32, .* cross_entropy; expected integers"),
+    ("train_epoch", lambda: train(MODEL, labelled(torch.ones(3, 1).long()), ADAM), ValueError, r"labels have shape \(2, 1\) .* expected \(2,\), a class each: store labels.squeeze"),
+    ("train_epoch", lambda: train(MODEL, labelled(ids(0, -1, 7)), ADAM), ValueError, r"labels are from -?\d to \d, .* expected classes from 0 up"),
     ("train_epoch", lambda: train(MODEL, LOADER, None), TypeError, "optimizer is a NoneType; expected a torch.optim.Optimizer"),
     ("train_epoch", lambda: train(MODEL, LOADER, ADAM, 5), TypeError, "loss_fn is a int; expected a function"),
     ("train_epoch", lambda: train(MODEL, LOADER, ADAM, forward=5), TypeError, "forward is a int; expected a function"),
