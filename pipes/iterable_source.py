@@ -42,6 +42,7 @@ class IterableSource(Source):
 
     def __init__(self, iterable: Iterable[MiniBatch], seed: int = 0) -> None:
         super().__init__()
+        given = iterable
         if isinstance(iterable, Loader):
             iterable = iterable.root  # a node tells its place exactly, also at an epoch's end
         rows = isinstance(iterable, torch.Tensor | np.ndarray)
@@ -51,6 +52,11 @@ class IterableSource(Source):
                 f"source is a {type(iterable).__name__}; expected an iterable of MiniBatch"
             )
         if isinstance(iterable, Chain):
+            if isinstance(given, Loader):
+                raise TypeError(
+                    "source is a torchdata Loader of a chain; give the chain itself, to which "
+                    "stages can be appended and which a DataLoader reads"
+                )
             raise TypeError("source is a chain already; append stages to it")
         if isinstance(seed, bool) or not isinstance(seed, int):
             raise TypeError(f"seed is {seed!r}; expected an int")

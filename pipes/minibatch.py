@@ -78,7 +78,7 @@ class MiniBatch:
                 raise TypeError(f"a column name is {name!r}; expected a string")
         fields = {name: value for name, value in columns.items() if name in COLUMNS}
         rest = {name: value for name, value in columns.items() if name not in COLUMNS}
-        if rest and (taken := (set(dir(cls)) | {"key", "extra"}) & set(rest)):
+        if rest and (taken := (set(dir(cls)) | set(cls.__dataclass_fields__)) & set(rest)):
             raise ValueError(
                 f"item sets may not name a column {sorted(taken)}: mini-batches use the name"
             )
@@ -202,7 +202,13 @@ class MiniBatch:
 
 
 # What a column of an item set may be called to become an attribute of its own.
-COLUMNS = frozenset(f.name for f in dataclasses.fields(MiniBatch)) - {"key", "extra"}
+COLUMNS = frozenset(f.name for f in dataclasses.fields(MiniBatch)) - {
+    "edge_features",  # no rows of tensors, these
+    "extra",
+    "key",
+    "node_features",
+    "sampled_subgraphs",
+}
 
 
 def check_minibatch(minibatch: Any, what: str) -> MiniBatch:

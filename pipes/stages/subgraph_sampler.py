@@ -85,9 +85,16 @@ class SubgraphSampler(Stage):
             windows = _of_ends(windows, origin, seeds, "pre_time_window")
         columns = (nodes, times, windows) if self._takes_windows else (nodes, times)
         further = {"key": minibatch.key} if self._takes_key else {}
-        minibatch.input_nodes, minibatch.sampled_subgraphs = self.sample_subgraphs(
-            *columns, **further
-        )
+        found = self.sample_subgraphs(*columns, **further)
+        if not isinstance(found, tuple | list) or len(found) != 2:
+            got = (
+                f"{len(found)} values" if isinstance(found, tuple | list) else type(found).__name__
+            )
+            raise TypeError(
+                f"{type(self).__name__}.sample_subgraphs gave {got}; expected two values: the "
+                "nodes whose features the first layer reads, and the hops"
+            )
+        minibatch.input_nodes, minibatch.sampled_subgraphs = found
         if compacted is not None:
             minibatch.compacted_seeds = compacted
         return minibatch
