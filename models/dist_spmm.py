@@ -34,6 +34,7 @@ from hopline.models.normalised_product import (
 )
 from hopline.models.rank_agreement import check_same, needs_gradients
 from hopline.models.uncompiled import uncompiled
+from hopline.pipes.checks import check_count
 
 __all__ = ["DistSpmm"]
 
@@ -76,7 +77,7 @@ class DistSpmm(nn.Module):
             training, its row divided by it.
 
     Raises:
-        TypeError: plan is no HaloPlan, wire_dtype not one of those, or stale no bool.
+        TypeError: plan is no HaloPlan, wire_dtype not one of those, or self_loop or stale no bool.
         ValueError: the norm or the mode is not known, boundary_rate is no such probability, or a
             mode other than the halo is to approximate, or two ways of it at once.
 
@@ -101,6 +102,8 @@ class DistSpmm(nn.Module):
         check_plan(plan)
         if norm not in NORMS:
             raise ValueError(f"norm is {norm!r}; expected 'none', 'right' or 'both'")
+        if not isinstance(self_loop, bool):
+            raise TypeError(f"self_loop is {self_loop!r}; expected a bool")
         if mode not in MODES:
             raise ValueError(f"mode is {mode!r}; expected one of {', '.join(MODES)}")
         approximates = _check_approximation(mode, wire_dtype, stale, boundary_rate)
@@ -136,7 +139,8 @@ class DistSpmm(nn.Module):
             float[own, width].
 
         Raises:
-            TypeError: something is no tensor of floating point, or key no tuple of three ints.
+            TypeError: something is no tensor of floating point, key no tuple of three ints, or
+                layer no int.
             ValueError: x or edge_weight has another shape, or is on another device; ranks differ
                 in the width, the dtype, or what needs gradients; with `stale`, x has another width
                 than in the layer's step before.
@@ -146,6 +150,7 @@ class DistSpmm(nn.Module):
         if edge_weight is not None:
             _check(plan, edge_weight, "edge_weight", plan.num_edges, 1)
         check_key(key)
+        check_count(layer, "layer", None)
         self._agree(x, layer, edge_weight)
         other = self._every or self._columns
         if other is None and edge_weight is None:
@@ -162,11 +167,12 @@ class DistSpmm(nn.Module):
     def _agree(self, x: torch.Tensor, layer: int, weight: torch.Tensor | None) -> None:
         """Finds ranks that would wait in vain, and rows that the transport would abort."""
         plan, needs = self.plan, (needs_gradients(x), needs_gradients(weight))
-        seen = (layer, x.shape[1], x.dtype, self.training, weight is not None, *needs)
+        kind = None if weight is None else weight.dtype
+        seen = (layer, x.shape[1], x.dtype, self.training, kind, *needs)
         if plan.group is not None and seen not in self._agreed:
             text = f"{self!r} for layer {layer}, rows of {x.shape[1]} of {x.dtype}"
             text += " that need gradients" * needs[0] + ", training" * self.training
-            text += ", with edge_weight" * (weight is not None) + " that needs them" * needs[1]
+            text += f", edge_weight of {kind}" * (kind is not None) + " that needs them" * needs[1]
             check_same(plan.rank, plan.world_size, plan.group, "a product", text)
             self._agreed.add(seen)
 
@@ -214,7 +220,8 @@ class DistSpmm(nn.Module):
         if self._sample is None or self._sample.key != key:
             plan = self.plan  # of another key, rows would be sent to whom they are not for
             check_same(plan.rank, plan.world_size, plan.group, "key", str(key))
-            self._sample = BoundarySample(self.plan, self.boundary_rate, key)
+            with torch.inference_mode(False):  # the next pass with the key may be one of training
+                self._sample = BoundarySample(self.plan, self.boundary_rate, key)
         return self._sample
 
     def _count(self, size: int) -> None:

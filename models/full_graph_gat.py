@@ -105,15 +105,16 @@ class DistGAT(FullGraph):
     @cached_property
     def _edge_names(self) -> torch.Tensor:
         """What draws know the layers' edges by: ids from 0 up, ~v for the self edge of node v."""
-        edges, nodes = self.plan.original_edges, self.plan.original_nodes
-        if not self.self_loop:
-            return edges
-        # Each destination's last, see `add_self_edges`.
-        last = self.plan.block.indptr[1:] + torch.arange(len(nodes), device=nodes.device)
-        names = edges.new_empty(len(edges) + len(nodes))
-        given = torch.ones_like(names, dtype=torch.bool).index_fill(0, last, False)
-        names[last], names[given] = ~nodes, edges
-        return names
+        with torch.inference_mode(False):
+            edges, nodes = self.plan.original_edges, self.plan.original_nodes
+            if not self.self_loop:
+                return edges
+            # Each destination's last, see `add_self_edges`.
+            last = self.plan.block.indptr[1:] + torch.arange(len(nodes), device=nodes.device)
+            names = edges.new_empty(len(edges) + len(nodes))
+            given = torch.ones_like(names, dtype=torch.bool).index_fill(0, last, False)
+            names[last], names[given] = ~nodes, edges
+            return names
 
     def _count(self, size: int) -> None:
         self.bytes_sent += size

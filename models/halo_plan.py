@@ -47,6 +47,7 @@ class HaloPlan:
         num_nodes: of the whole graph.
         rank_starts: int[ranks + 1], ranks' ranges of new ids.
         notes: `StepNotes`, by which ranks that differ are noticed.
+        summed: shapes and dtypes of parameters that all ranks have the same in `sum_gradients`.
         own: range, new ids of the own nodes.
         original_nodes: int64[own], ids in the whole graph of the own nodes.
         halo: int64[h], new ids of the halo nodes, ascending.
@@ -65,6 +66,7 @@ class HaloPlan:
         receive_counts: int[ranks], how many come from each rank.
     """
 
+    @torch.inference_mode(False)  # training cannot use what that mode made
     def __init__(self, graph: DistGraph, device: torch.device | str = "cpu") -> None:
         if not isinstance(graph, DistGraph):
             raise TypeError(f"graph is a {type(graph).__name__}; expected a DistGraph")
@@ -86,6 +88,7 @@ class HaloPlan:
         self.own = range(self.rank_starts[self.rank], self.rank_starts[self.rank + 1])
         self.group = _group_of(graph) if self.world_size > 1 else None
         self.notes = StepNotes(self.device)
+        self.summed: list[list[tuple[tuple[int, ...], str]]] = []
         self._parts = list(graph.parts.values())
         indptr, sources = _edges_of(graph)
         self.num_edges = len(sources)

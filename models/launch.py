@@ -400,11 +400,11 @@ def _wait(
             running.remove(rank)
             code = processes[rank].exitcode
             ends[rank] = _End(time.monotonic(), code)
-            if code != 0:
-                deadline = min(deadline, time.monotonic() + GRACE)
             if rank in unread and pipes[rank].poll():
                 notes[rank] = _read(pipes[rank])
             unread.discard(rank)
+            if code != 0 or notes[rank] is None:
+                deadline = min(deadline, time.monotonic() + GRACE)
     return ends, notes
 
 
@@ -451,6 +451,11 @@ def _failure(rank: int, end: _End, note: dict[str, Any] | None) -> _Failure | No
         return _Failure(rank, end.time, False, f"was killed by {name}", end.exit_code, name)
     if note is None:
         text = f"left before its function returned, with exit code {end.exit_code}"
+        if end.exit_code == 1:
+            text += (
+                "; if its error above is of the script's own start, put what calls launch under "
+                "`if __name__ == '__main__':`, as each rank imports the script"
+            )
         return _Failure(rank, end.time, False, text, end.exit_code)
     if note["code"] == 0 and end.exit_code == 0:
         return None

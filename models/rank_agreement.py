@@ -29,11 +29,11 @@ def check_same(rank: int, ranks: int, group: Any, name: str, value: str) -> None
     Args:
         rank: of this process.
         ranks: number of ranks.
-        group: process group; None for one rank.
+        group: process group; None for the default one.
         name: what it is, for the error.
         value: as text.
     """
-    if group is None:
+    if ranks == 1:
         return
     digest = hashlib.blake2b(value.encode(), digest_size=8).digest()
     words = torch.zeros(ranks, dtype=torch.int64)
@@ -107,7 +107,8 @@ class StepNotes:
             if word != mine[2]:
                 raise ValueError(
                     f"rank {rank} has made this step with key {self._key}, rank {other} with "
-                    "another; expected the same (seed, epoch, step) on all ranks"
+                    "another, or with more or fewer passes in training mode; expected the same "
+                    "(seed, epoch, step), and as many passes, on all ranks"
                 )
             if abs(total - mine[0]) > TOLERANCE * max(squares, mine[1]) ** 0.5:
                 raise ValueError(

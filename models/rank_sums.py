@@ -10,6 +10,7 @@ from torch import nn
 
 from hopline.models.checks import check_tensor
 from hopline.models.halo_plan import HaloPlan, check_plan
+from hopline.models.rank_agreement import check_same
 
 __all__ = ["global_mean", "sum_gradients"]
 
@@ -56,10 +57,11 @@ def sum_gradients(parameters: Iterable[nn.Parameter], plan: HaloPlan) -> None:
         plan: of the ranks.
 
     Raises:
-        TypeError: plan is no HaloPlan, or parameters are none.
+        TypeError: plan is no HaloPlan, parameters are none, or a gradient is sparse.
+        ValueError: at the first call, another rank has parameters of other shapes or dtypes.
     """
     check_plan(plan)
-    if isinstance(parameters, torch.Tensor | nn.Module):
+    if isinstance(parameters, torch.Tensor | nn.Module) or not isinstance(parameters, Iterable):
         kind = type(parameters).__name__
         raise TypeError(f"parameters are a {kind}; expected several, as model.parameters()")
     parameters = list(parameters)
@@ -69,8 +71,17 @@ def sum_gradients(parameters: Iterable[nn.Parameter], plan: HaloPlan) -> None:
     for p in wanted:
         if p.grad is None:
             p.grad = torch.zeros_like(p)
-    if plan.group is None or not wanted:
+        if p.grad.layout != torch.strided:
+            raise TypeError(
+                "a parameter's gradient is sparse; expected dense ones, as of an nn.Embedding with "
+                "sparse=False"
+            )
+    if plan.group is None:
         return
+    shapes = [(tuple(p.shape), str(p.dtype)) for p in wanted]
+    if shapes not in plan.summed:
+        check_same(plan.rank, plan.world_size, plan.group, "what gradients are of", str(shapes))
+        plan.summed.append(shapes)
     for dtype in dict.fromkeys(p.dtype for p in wanted):
         mine = [p.grad for p in wanted if p.dtype == dtype and p.grad is not None]
         flat = torch.cat([gradient.reshape(-1) for gradient in mine])

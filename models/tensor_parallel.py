@@ -24,6 +24,7 @@ from hopline.models.kept_block import KeptBlock
 from hopline.models.layers import in_dtype_of
 from hopline.models.node_dropout import Key, NodeDropout
 from hopline.models.normalised_product import Factors, factors_of, normalised_product, scaled
+from hopline.models.rank_agreement import StepNotes, check_same
 from hopline.models.tensor_columns import columns_of_rank
 from hopline.models.uncompiled import uncompiled
 from hopline.pipes.checks import check_count
@@ -105,6 +106,7 @@ class TensorParallelGCN(nn.Module):
         )
         self.biases = nn.ParameterList(layer.bias for layer in model.layers)
         self.dropout = NodeDropout(dropout)
+        self._agreed, self._notes = False, StepNotes(self.block.device)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> TensorParallelGCN:
         """With weights of its own, and the same process group and structure, which stay."""
@@ -144,7 +146,8 @@ class TensorParallelGCN(nn.Module):
 
         Raises:
             TypeError: x or edge_weight is no tensor of floating point, or key no tuple of ints.
-            ValueError: x or edge_weight has another shape, or is on another device than the graph.
+            ValueError: x or edge_weight has another shape, or is on another device than the graph;
+                another rank has another model, other biases, or another key in training.
         """
         check_tensor(x, "x")
         check_floating(x, "x")
@@ -157,8 +160,15 @@ class TensorParallelGCN(nn.Module):
         check_on_block(self.block, x, "x")
         check_key(key)
         x = in_dtype_of(x, self.weights[0])
+        self._agree(key)
         if edge_weight is not None:
             check_tensor(edge_weight, "edge_weight")
+            check_floating(edge_weight, "edge_weight")
+            if edge_weight.shape != (self.block.num_edges(),):
+                raise ValueError(
+                    f"edge_weight has shape {tuple(edge_weight.shape)}; expected "
+                    f"[{self.block.num_edges()}], one for each edge"
+                )
             edge_weight = copy_to_ranks(edge_weight, self.group)
         nodes = torch.arange(expected[0], device=x.device)
         last = len(self.weights) - 1
@@ -169,6 +179,19 @@ class TensorParallelGCN(nn.Module):
                 x = self.dropout(x.relu(), nodes, key, i)
                 x = copy_to_ranks(x, self.group)[:, self.columns(i + 1)]
         return x
+
+    def _agree(self, key: Key) -> None:
+        """Finds ranks that have another model, or make this step of training with another key."""
+        if not self._agreed:
+            sizes = f"{self.sizes} {self.norm} {self.self_loop} {self.dropout.p}"
+            check_same(self.rank, self.world_size, self.group, "the model", sizes)
+            self._agreed = True
+        if self.training and torch.is_grad_enabled():
+            self._notes.add(key, self.biases, self.dropout.p > 0)
+            told = self._notes.message(self.rank, self.world_size)
+            if self.world_size > 1:
+                dist.all_reduce(told, group=self.group)
+            self._notes.check(told, self.rank)
 
     def _sum(self, x: torch.Tensor, edge_weight: torch.Tensor | None) -> torch.Tensor:
         if x.dtype not in self._factors:
@@ -204,7 +227,7 @@ class TensorParallelGCN(nn.Module):
 
         Raises:
             TypeError: it is no dict, or has something else than tensors of floating point.
-            ValueError: a layer is missing, or the sizes differ.
+            ValueError: a layer is missing, or there are more, or the sizes differ.
         """
         if not isinstance(state, Mapping):
             raise TypeError(f"state is a {type(state).__name__}; expected a GCN's state_dict")
@@ -219,6 +242,14 @@ class TensorParallelGCN(nn.Module):
                     raise ValueError(
                         f"layers.{i}.{name} has shape {tuple(value.shape)}; expected {shape}"
                     )
+        own = {
+            f"layers.{i}.{name}" for i in range(len(self.weights)) for name in ("weight", "bias")
+        }
+        if more := sorted(map(str, state.keys() - own)):
+            raise ValueError(
+                f"state has {more}, of which this model of {len(self.weights)} layers has nothing; "
+                "expected the state_dict of a GCN of the same sizes"
+            )
         with torch.no_grad():
             for i, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
                 weight.copy_(state[f"layers.{i}.weight"][:, self.columns(i)])
@@ -266,6 +297,14 @@ class TensorParallelGCN(nn.Module):
             raise ValueError(
                 f"state is over the parameters {numbers}; expected those of a GCN with "
                 f"{len(self.weights)} layers, in one group"
+            )
+        kinds = [
+            sorted(group, key=str) for group in (state["param_groups"][0], own["param_groups"][0])
+        ]
+        if kinds[0] != kinds[1]:
+            raise ValueError(
+                f"state is of an optimizer with {kinds[0]}, this is a {type(optimizer).__name__} "
+                f"with {kinds[1]}; expected the same kind"
             )
         parts: dict[int, dict[str, Any]] = {}
         for number in numbers[0]:

@@ -29,7 +29,8 @@ def encode(rows: torch.Tensor, dtype: torch.dtype | None, word: int) -> torch.Te
 
     As torch.int8 a value is a number of steps, 255 of which go from the row's least value to its
     greatest; it is rounded up with the probability of what is left of it, so that its mean is the
-    value, and off by less than a step. Values that are not finite spoil their row.
+    value, and off by less than a step, and by what float32 rounds. Values that are not finite spoil
+    their row, as does a range of values that float32 does not hold.
 
     Args:
         rows: float[n, width].

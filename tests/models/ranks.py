@@ -112,6 +112,13 @@ def wait_forever(rank, world_size, device, folder):
     time.sleep(600)
 
 
+def leave_one_at_work(rank, world_size, device, folder):
+    write_pid(folder, rank)
+    if rank == 1:
+        os._exit(0)
+    time.sleep(3600)
+
+
 def launch_waiting_ranks(folder):
     launch(wait_forever, 2, folder, timeout=600)
 

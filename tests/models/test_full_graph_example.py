@@ -66,6 +66,30 @@ def test_training_stops_where_validation_gets_no_better(folder):
     assert lines[-1].endswith(f"(epoch {best + 1})")
 
 
+BOTH = [  # options of which one would have no effect
+    ("--tensor-parallel --parts p", "--parts: for parts, not with --tensor-parallel"),
+    ("--tensor-parallel --parts p --dataset d --stale",
+     "--parts, --stale: for parts, not with --tensor-parallel"),
+    ("--parts p --dataset d",
+     "--dataset: not with --parts, whose parts have a data set; leave one of them out"),
+    ("--parts p --dataset debian",
+     "--dataset: not with --parts, whose parts have a data set; leave one of them out"),
+]  # fmt: skip
+
+
+def test_a_data_set_beside_the_parts_of_the_environment(folder, monkeypatch, capsys):
+    script = runpy.run_path(str(SCRIPT))
+    monkeypatch.setenv("HOPLINE_PARTS", str(folder / "parts"))
+    monkeypatch.setattr(sys, "argv", [str(SCRIPT), "--dataset", str(folder / "planted")])
+    with pytest.raises(SystemExit):
+        script["main"]()
+    said = f"--dataset: not with HOPLINE_PARTS={folder / 'parts'}, whose parts"
+    assert said in capsys.readouterr().err
+    # `hopline launch` always sets it: columns have no use for it.
+    columns = ("--tensor-parallel", "--epochs", "1", "--dataset", str(folder / "planted"))
+    assert len(run(folder, *columns)) == 2
+
+
 def test_what_is_refused(monkeypatch, capsys):
     script = runpy.run_path(str(SCRIPT))
     options = ["--tensor-parallel", "--stale", "--wire-dtype", "int8"]
@@ -77,5 +101,10 @@ def test_what_is_refused(monkeypatch, capsys):
     with pytest.raises(SystemExit):
         script["main"]()
     assert "nosuch is not a folder; expected the folder of a data set" in capsys.readouterr().err
+    for options, named in BOTH:
+        monkeypatch.setattr(sys, "argv", [str(SCRIPT), *options.split()])
+        with pytest.raises(SystemExit):
+            script["main"]()
+        assert capsys.readouterr().err.splitlines()[-1].endswith(f"error: {named}")
     with pytest.raises(ValueError, match=r"run: its checkpoint has \['loss'\] besides the model"):
         script["checked"]({"loss": 1.0}, {"epoch": 0}, "run")

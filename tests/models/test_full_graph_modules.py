@@ -46,10 +46,18 @@ def trains_after_inference(graph, x):
             spmm(own, used).sum().backward()
             found.append(own.grad)
         close(*found)
-    model = DistGAT(HaloPlan(graph), *SIZES, attn_drop=0.5).double()
     with torch.inference_mode():
-        model.eval()(x)
-    model.train()(x).sum().backward()
+        plan = HaloPlan(graph)
+    model = DistGAT(plan, *SIZES, attn_drop=0.5).double()
+    sampled = DistSpmm(plan, boundary_rate=0.5)
+    weight = torch.ones(plan.num_edges, dtype=x.dtype, requires_grad=True)
+    for mode in (model.eval, model.train):  # in training mode: dropout at inference
+        mode()
+        with torch.inference_mode():
+            model(x)
+            sampled(x, weight)
+    model(x).sum().backward()
+    sampled(x.clone().requires_grad_(), weight).sum().backward()
 
 
 def copies(plan, x):

@@ -91,6 +91,14 @@ def test_the_rank_that_failed_is_named(tmp_path, how, words, exit_code):
     assert_gone(tmp_path, 2)
 
 
+def test_a_rank_that_leaves_with_code_0_ends_others_that_do_not_wait_for_it(tmp_path):
+    """Rank 0 works alone and would go on for hours."""
+    with pytest.raises(RankError, match="rank 1 of 2 left before its function returned") as caught:
+        launch(ranks.leave_one_at_work, 2, tmp_path)
+    assert caught.value.exit_code == 0
+    assert_gone(tmp_path, 2)
+
+
 @pytest.mark.skipif(os.name != "posix", reason="sets a limit of the process")
 @pytest.mark.parametrize(
     ("how", "words", "exit_code"),

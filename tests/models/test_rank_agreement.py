@@ -12,6 +12,7 @@ from hopline.models import (
     DistSAGE,
     DistSpmm,
     HaloPlan,
+    TensorParallelGCN,
     global_mean,
     launch,
     sum_gradients,
@@ -94,6 +95,37 @@ def one_rank_alone_needs_gradients(plan, spmm, rank):
     refused("a product differs between ranks", lambda: spmm(torch.ones(len(plan.own), 4), weight))
     with torch.no_grad():  # none has a backward pass
         spmm(leaf, weight)
+    other = torch.ones(plan.num_edges, dtype=(torch.float32, torch.float64)[rank])
+    spmm = DistSpmm(plan, mode=spmm.mode)  # in its first pass
+    refused("a product differs", lambda: spmm(torch.ones(len(plan.own), 4), other))
+    head = torch.nn.Linear(3, 2 + rank)
+    refused("what gradients are of differs", lambda: sum_gradients(head.parameters(), plan))
+
+
+def columns_of_ranks_that_differ(rank, world_size, device):
+    def model(seed=0, **options):
+        torch.manual_seed(seed)
+        made = TensorParallelGCN(directed(), 3, 8, 4, **options)
+        with torch.no_grad():
+            for bias in made.biases:
+                bias.add_(seed)
+        return made
+
+    x = data(torch.float32)[0]
+
+    def step(made, key=(0, 0, 0)):
+        return made(x[:, made.columns(0)], key)
+
+    refused("the model differs between ranks", lambda: step(model(dropout=0.1 * rank)))
+    refused(r"rank . has other weights than rank .; .*manual_seed", lambda: step(model(rank)))
+    same = model()
+    step(same)
+    refused(r"with key \(0, ., 0\), rank . with another", lambda: step(same, (0, rank, 0)))
+    step(same.eval(), (0, rank, 0))  # nothing is drawn
+
+
+def test_ranks_that_differ_by_columns():
+    launch(columns_of_ranks_that_differ, 2, timeout=20)
 
 
 def ranks_that_round_otherwise_go_on(graph, rank):

@@ -184,6 +184,11 @@ def test_what_is_refused():
     other = torch.optim.Adam(GCN(3, 8, 4, 3).parameters()).state_dict()
     with pytest.raises(ValueError, match="expected those of a GCN with 2 layers"):
         model.load_whole_optimizer_state(optimizer, other)
+    plain = torch.optim.SGD(GCN(3, 8, 4).parameters()).state_dict()
+    before = optimizer.state_dict()
+    with pytest.raises(ValueError, match=r"this is a Adam with .*; expected the same kind"):
+        model.load_whole_optimizer_state(optimizer, plain)
+    assert optimizer.state_dict() == before
     wide = torch.optim.Adam(model.parameters()).state_dict()
     wide["state"] = {0: {"step": torch.tensor(1.0), "exp_avg": torch.zeros(8, 5)}}
     with pytest.raises(ValueError, match=r"exp_avg has shape \(8, 5\); expected \(8, 3\)"):

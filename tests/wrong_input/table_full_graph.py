@@ -41,6 +41,12 @@ def load_state(state):
     model.load_whole_optimizer_state(torch.optim.Adam(model.parameters()), state)
 
 
+def sparse():
+    rows = torch.nn.Embedding(3, 2, sparse=True)
+    rows(ids(1)).sum().backward()
+    return rows.parameters()
+
+
 NO_PLAN = "plan is a NoneType; expected a HaloPlan"
 
 TABLE: list[Entry] = [
@@ -57,7 +63,9 @@ TABLE: list[Entry] = [
     ("DistSpmm", lambda: hm.DistSpmm(plan(), boundary_rate=1.5), ValueError, r"boundary_rate is 1.5; expected a probability in \[0, 1\]"),
     ("DistSpmm", lambda: hm.DistSpmm(plan(), stale=True, boundary_rate=0.5), ValueError, "choose one"),
     ("DistSpmm", lambda: hm.DistSpmm(plan(), mode="columns", stale=True), ValueError, "leave out stale"),
+    ("DistSpmm", lambda: hm.DistSpmm(plan(), self_loop="no"), TypeError, "self_loop is 'no'; expected a bool"),
     ("DistSpmm.forward", lambda: hm.DistSpmm(plan())([1.0]), TypeError, "x is a list"),
+    ("DistSpmm.forward", lambda: hm.DistSpmm(plan())(X, layer="a"), TypeError, "layer is 'a'"),
     ("DistSpmm.forward", lambda: hm.DistSpmm(plan())(WHOLE), TypeError, "x has dtype torch.int64"),
     ("DistSpmm.forward", lambda: hm.DistSpmm(plan())(SHORT), ValueError, r"\(2, 4\); expected \[3, width\]"),
     ("DistSpmm.forward", lambda: hm.DistSpmm(plan())(torch.ones(3)), ValueError, r"\(3,\); expected \[3, width\]"),
@@ -84,12 +92,15 @@ TABLE: list[Entry] = [
     ("global_mean", lambda: hm.global_mean(X, None), TypeError, NO_PLAN),
     ("global_mean", lambda: hm.global_mean(1.0, plan()), TypeError, "values is a float"),
     ("sum_gradients", lambda: hm.sum_gradients([], None), TypeError, NO_PLAN),
+    ("sum_gradients", lambda: hm.sum_gradients(None, plan()), TypeError, "parameters are a NoneType; expected several"),
+    ("sum_gradients", lambda: hm.sum_gradients(sparse(), plan()), TypeError, "gradient is sparse; expected dense ones"),
     ("TensorParallelGCN", lambda: columns(None), TypeError, "graph is a NoneType; expected a FusedCSC"),
     ("TensorParallelGCN", lambda: columns(TYPED), ValueError, "has node types"),
     ("TensorParallelGCN.columns", lambda: columns().columns(2), IndexError, "layer 2 of 2"),
     ("TensorParallelGCN.columns", lambda: columns().columns("0"), TypeError, "layer is '0'"),
     ("TensorParallelGCN.forward", lambda: columns()(X, (0, 0, 0), [1.0]), TypeError, "edge_weight is a list"),
     ("TensorParallelGCN.forward", lambda: columns()(X, (0, 0, 0), torch.ones(2)), ValueError, r"edge_weight has shape \(2,\); expected \[3\]"),
+    ("TensorParallelGCN.forward", lambda: columns()(X, (0, 0, 0), torch.ones(3, 1)), ValueError, r"edge_weight has shape \(3, 1\); expected \[3\]"),
     ("TensorParallelGCN.forward", lambda: columns()(None), TypeError, "x is a NoneType"),
     ("TensorParallelGCN.forward", lambda: columns()(X, [0, 0, 0]), TypeError, r"key is \[0, 0, 0\]; expected three ints"),
     ("TensorParallelGCN.forward", lambda: columns()(SHORT), ValueError, r"\(2, 4\); expected \(3, 4\)"),
@@ -97,6 +108,7 @@ TABLE: list[Entry] = [
     ("TensorParallelGCN.load_whole_state_dict", lambda: columns().load_whole_state_dict({}), ValueError, r"layers.0.weight has nothing; expected shape \(8, 4\)"),
     ("TensorParallelGCN.load_whole_state_dict", lambda: columns().load_whole_state_dict({"layers.0.weight": 3}), TypeError, "layers.0.weight is a int; expected a torch.Tensor"),
     ("TensorParallelGCN.load_whole_state_dict", lambda: columns().load_whole_state_dict({"layers.0.weight": torch.ones(4, 8)}), ValueError, r"layers.0.weight has shape \(4, 8\); expected \(8, 4\)"),
+    ("TensorParallelGCN.load_whole_state_dict", lambda: columns().load_whole_state_dict(hm.GCN(4, 8, 5).state_dict() | {"layers.2.bias": X}), ValueError, r"state has \['layers.2.bias'\], of which this model of 2 layers has nothing"),
     ("TensorParallelGCN.whole_optimizer_state", lambda: columns().whole_optimizer_state(None), TypeError, "optimizer"),
     ("TensorParallelGCN.load_whole_optimizer_state", lambda: columns().load_whole_optimizer_state(None, {}), TypeError, "optimizer"),
     ("TensorParallelGCN.load_whole_optimizer_state", lambda: load_state(None), TypeError, "state is a NoneType; expected an optimizer's"),
