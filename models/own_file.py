@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import secrets
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
 
 __all__ = ["own_file"]
 
@@ -18,7 +22,8 @@ def own_file(path: Path) -> Iterator[BinaryIO]:
     """A new file that takes the place of `path` at the end; with an error it is removed.
 
     Its name is its own, `.NAME.tmp-X`, so that writers of the same target do not meet. It is locked
-    while it is written: files without a lock are of dead writers, and are removed.
+    while it is written: files without a lock are of dead writers, and are removed; but for systems
+    without such locks, Windows, where they stay.
 
     Args:
         path: the target, in a folder that is there.
@@ -54,6 +59,8 @@ def _made(path: Path) -> tuple[Path, BinaryIO]:
 
 def _locked(file: BinaryIO) -> bool:
     """Whether this process has the file to itself; also where a file system knows no locks."""
+    if fcntl is None:
+        return True
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -65,7 +72,7 @@ def _locked(file: BinaryIO) -> bool:
 
 def _remove_left(path: Path) -> None:
     """Removes what dead writers have left."""
-    for left in path.parent.iterdir():
+    for left in path.parent.iterdir() if fcntl is not None else ():
         if left.name.startswith(_prefix(path)):
             with contextlib.suppress(OSError), left.open("r+b") as file:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
