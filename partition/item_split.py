@@ -8,7 +8,8 @@ import numpy as np
 import torch
 
 from hopline.partition.dist_graph import DistGraph
-from hopline.partition.split import share_of_rank
+from hopline.partition.split import check_graph, share_of_rank
+from hopline.pipes.etypes import CANONICAL_ETYPE_DELIMITER, seed_type_str_to_ntypes
 from hopline.pipes.items import HeteroItemSet, ItemSet
 
 __all__ = ["item_split"]
@@ -39,8 +40,8 @@ def item_split(
         Items of the same kind, in the same order.
 
     Raises:
-        TypeError: it is no item set.
-        ValueError: nothing in it is called "seeds".
+        TypeError: it is no item set, seeds are no integers, or graph is no DistGraph.
+        ValueError: nothing in it is called "seeds", or they are of another shape.
         IndexError: a seed is outside the graph.
         KeyError: there is no such type.
     """
@@ -49,6 +50,7 @@ def item_split(
             f"items is a {type(items).__name__}; expected an ItemSet or a HeteroItemSet: for ids "
             "alone use node_split or edge_split"
         )
+    check_graph(graph)
     by_type = [(None, items)] if isinstance(items, ItemSet) else list(items.itemsets.items())
     owners = [_owners(own, kind, graph) for kind, own in by_type]
     ranks = graph.exchange
@@ -71,15 +73,28 @@ def _owners(items: ItemSet, kind: str | None, graph: DistGraph) -> Array:
     names = items.names or ()
     if "seeds" not in names:
         raise ValueError(f"an item set has {list(names)}; expected one of them to be 'seeds'")
-    columns = items[:]
-    seeds = columns[names.index("seeds")] if isinstance(columns, tuple) else columns
+    found = items[:]
+    seeds = found[names.index("seeds")] if isinstance(found, tuple) else found
+    if not isinstance(seeds, torch.Tensor):
+        raise TypeError(f"seeds are a {type(seeds).__name__}; expected a torch.Tensor of integers")
+    if seeds.dim() not in (1, 2) or 0 in seeds.shape[1:]:
+        raise ValueError(
+            f"seeds have shape {tuple(seeds.shape)}; expected nodes [n] or edges [n, 2]"
+        )
+    columns = seeds.unbind(1) if seeds.dim() == 2 else [seeds]
+    owners = np.empty(0, np.int64)
+    for column, node_type in zip(columns, _ends(kind, seeds), strict=True):
+        owners = graph.book.node_owner(column, node_type).numpy()
+    return owners  # of the last
+
+
+def _ends(kind: str | None, seeds: torch.Tensor) -> list[str | None]:
+    """Node type of each entry of a row."""
+    if kind is None:
+        return [None] * (seeds.shape[1] if seeds.dim() > 1 else 1)
     if seeds.dim() > 1:
-        seeds = seeds[:, -1]
-    # The last node of an edge is of its type's last.
-    if kind is not None and kind not in graph.book.node_types:
-        kind = kind.split(":")[-1]
-    owners: Array = graph.book.node_owner(seeds, kind).numpy()
-    return owners
+        return [*seed_type_str_to_ntypes(kind, seeds.shape[1])]
+    return [kind.split(CANONICAL_ETYPE_DELIMITER)[-1]]  # of edges named by their last node
 
 
 def _at(items: ItemSet, places: Array) -> ItemSet:

@@ -15,7 +15,7 @@ from hopline.partition.dist_graph import DistGraph
 from hopline.partition.placing import Placing
 from hopline.pipes.checks import check_count, check_flag, check_id_tensor
 
-__all__ = ["edge_split", "node_split", "share_of_rank"]
+__all__ = ["check_graph", "edge_split", "node_split", "share_of_rank"]
 
 Array = np.ndarray[Any, Any]
 
@@ -54,7 +54,7 @@ def node_split(
         IndexError: an id is outside the graph.
         KeyError: there is no such type.
     """
-    _check_graph(graph)
+    check_graph(graph)
     ids = _ids(nodes, graph.book.num_nodes(node_type), "nodes")
     owners = graph.book.node_owner(ids, node_type).numpy()
     return _share(ids, owners, graph, batch_size, drop_last)
@@ -82,13 +82,18 @@ def edge_split(
     Raises:
         TypeError, ValueError, IndexError, KeyError: as `node_split`.
     """
-    _check_graph(graph)
+    check_graph(graph)
     ids = _ids(edges, graph.book.num_edges(edge_type), "edges")
     owners = graph.book.edge_owner(ids, edge_type).numpy()
     return _share(ids, owners, graph, batch_size, drop_last)
 
 
-def _check_graph(graph: object) -> None:
+def check_graph(graph: object) -> None:
+    """Refuses what has no book.
+
+    Raises:
+        TypeError: graph is no DistGraph.
+    """
     if not isinstance(getattr(graph, "book", None), PartitionBook):
         raise TypeError(
             f"graph is a {type(graph).__name__}; expected a DistGraph, such as dataset.graph"

@@ -195,3 +195,47 @@ def test_shares_of_item_sets_are_near_their_part(tmp_path):
         item_split(torch.arange(3), graph)
     with pytest.raises(IndexError, match="node id 120"):
         item_split(ItemSet(torch.tensor([120]), names="seeds"), graph)
+
+
+SHAPE = "expected nodes"
+ODD_SEEDS = (
+    (torch.tensor([[120, 1]]), IndexError, "node id 120 at 0"),
+    (torch.tensor([[0, 1, 2], [3, -1, 4]]), IndexError, "node id -1 at 1"),
+    (torch.empty(3, 0, dtype=torch.int64), ValueError, rf"seeds have shape \(3, 0\); {SHAPE}"),
+    (torch.zeros(3, 2, 2, dtype=torch.int64), ValueError, rf"shape \(3, 2, 2\); {SHAPE}"),
+    (torch.ones(3), TypeError, "expected integers"),
+    ([1, 2], TypeError, "seeds are a list; expected a torch.Tensor of integers"),
+)
+
+
+@pytest.mark.parametrize(("seeds", "error", "message"), ODD_SEEDS)
+def test_odd_seeds_are_refused(tmp_path, seeds, error, message):
+    cut(homogeneous(), tmp_path / "p", 2)
+    graph = open_on_ranks(tmp_path / "p", 1)[0][0]
+    with pytest.raises(error, match=message):
+        item_split(ItemSet(seeds, names="seeds"), graph)
+
+
+def test_item_sets_are_split_by_parts_alone(tmp_path):
+    data = homogeneous()
+    with pytest.raises(TypeError, match="graph is a FusedCSCSamplingGraph; expected a DistGraph"):
+        item_split(ItemSet(torch.arange(3), names="seeds"), data.graph)
+
+
+def test_each_end_of_a_seed_is_of_its_type(tmp_path):
+    cut(MAKERS["heterogeneous"](), tmp_path / "p", 2)
+    graph = open_on_ranks(tmp_path / "p", 1)[0][0]
+    users, items = graph.book.num_nodes("user"), graph.book.num_nodes("item")
+    most = torch.tensor([[users - 1, items - 1]])
+
+    def split(seeds, kind="user:buys:item"):
+        return item_split(HeteroItemSet({kind: ItemSet(seeds, names="seeds")}), graph)
+
+    assert torch.equal(split(most).itemsets["user:buys:item"][:], most)
+    three = torch.tensor([[users - 1, items - 1, users - 1]])
+    assert torch.equal(split(three, "user:item:user").itemsets["user:item:user"][:], three)
+    for row in ([users, 0], [0, items]):
+        with pytest.raises(IndexError, match=f"node id {max(row)} at 0"):
+            split(torch.tensor([row]))
+    with pytest.raises(KeyError, match="no node type 'nothing'"):
+        split(most, "nothing:buys:item")
