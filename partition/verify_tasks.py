@@ -6,12 +6,14 @@ from typing import Any
 
 import numpy as np
 import torch
+import yaml
 
-from hopline.partition.manifest import PartitionError, PartitionManifest
+from hopline.partition.manifest import PartitionError, PartitionManifest, check_plain
 from hopline.partition.part import load_tasks
 from hopline.partition.relabel import node_types_of
 from hopline.partition.task_items import SPLITS, ends_of_column
 from hopline.pipes.items import HeteroItemSet, ItemSet
+from hopline.pipes.plain_yaml import show
 
 __all__ = ["check_tasks", "same"]
 
@@ -41,13 +43,15 @@ def check_tasks(
         original: int64[num_nodes], fused ids before, by new fused ids.
 
     Raises:
-        PartitionError: something differs; names the task, the set and the column.
+        PartitionError: something differs; names the task, the set and the column, or the metadata.
+        TypeError: the data set's metadata hold something else than plain values.
     """
     starts = dict(zip(node_types_of(dataset.graph), offsets.tolist(), strict=False))
     found = load_tasks(path, manifest, check="size")  # all files have been read
     if len(found) != len(dataset.tasks):
         raise PartitionError(f"there are {len(found)} tasks; expected {len(dataset.tasks)}")
     for number, (task, expected) in enumerate(zip(found, dataset.tasks, strict=True)):
+        _check_metadata(task.metadata, expected.metadata, f"task {number}: metadata")
         for split in SPLITS:
             where = f"task {number}: {split}"
             mine, theirs = _by_type(getattr(task, split)), _by_type(getattr(expected, split))
@@ -55,6 +59,17 @@ def check_tasks(
                 raise PartitionError(f"{where} has types {list(mine)}; expected {list(theirs)}")
             for kind, items in theirs.items():
                 _check_items(mine[kind], items, kind, starts, original, where)
+
+
+def _check_metadata(mine: dict[Any, Any], theirs: dict[Any, Any], where: str) -> None:
+    check_plain(dict(theirs), where)
+    # As YAML tells them: a tuple is a list there.
+    theirs = yaml.safe_load(yaml.safe_dump(dict(theirs)))
+    for name in mine | theirs:
+        a, b = ([each[name]] if name in each else [] for each in (mine, theirs))
+        if a != b and repr(a) != repr(b):  # NaN is not equal to itself
+            got, expected = (show(values[0]) if values else "missing" for values in (a, b))
+            raise PartitionError(f"{where} differs: {show(name)} is {got}; expected {expected}")
 
 
 def _by_type(items: ItemSet | HeteroItemSet | None) -> dict[str, ItemSet]:

@@ -1,3 +1,4 @@
+import math
 import os
 import shutil
 import subprocess
@@ -206,7 +207,7 @@ def test_what_is_there_stays(tmp_path):
         ({"eps": -0.1}, ValueError, "eps is -0.1"),
         ({"eps": float("nan")}, ValueError, "eps is nan"),
         ({"seed": 1 << 31}, ValueError, "seed is"),
-        ({"max_memory": 1000}, MemoryError, "above the 0.0 MB of max_memory; method='kaminpar'"),
+        ({"max_memory": 1000}, MemoryError, "above the 1 kB of max_memory; method='kaminpar'"),
         ({"num_trainers_per_machine": 0}, ValueError, "num_trainers_per_machine is 0"),
     ],
 )  # fmt: skip
@@ -403,6 +404,30 @@ def test_verify_finds_parts_of_another_graph(parted):
     changed.tasks[0].train_set[:][1][3] += 1
     with pytest.raises(PartitionError, match="task 0: column 1 of train_set differs"):
         verify_partition(parted / "out", changed)
+
+
+def test_verify_compares_metadata_as_yaml_tells_them(tmp_path):
+    dataset = homogeneous()
+    known = {"num_classes": 7, "sizes": (1, 2), "rate": math.nan, 3: None, "text": "x" * 200}
+    dataset.tasks[0].metadata = known
+    cut(dataset, tmp_path / "out", 2)
+    verify_partition(tmp_path / "out", dataset)
+    dataset.tasks[0].metadata = {name: known[name] for name in reversed(known)}
+    verify_partition(tmp_path / "out", dataset)
+    for other, message in (
+        (known | {"num_classes": 99}, "'num_classes' is 7; expected 99"),
+        (known | {"sizes": [1, 3]}, r"'sizes' is \[1, 2\]; expected \[1, 3\]"),
+        (known | {"text": "x" * 199 + "y"}, "'text' is 'xxx"),
+        (known | {"new": None}, "'new' is missing; expected None"),
+        ({}, "'num_classes' is 7; expected missing"),
+        (
+            {name: value for name, value in known.items() if name != 3},
+            "3 is None; expected missing",
+        ),
+    ):
+        dataset.tasks[0].metadata = other
+        with pytest.raises(PartitionError, match=f"task 0: metadata differs: {message}"):
+            verify_partition(tmp_path / "out", dataset)
 
 
 # -------------------------------------------------------------------------------------------------
