@@ -17,6 +17,7 @@ from hopline.partition.ldg import ldg_parts, random_parts
 from hopline.partition.metis import KAMINPAR_BYTES, METIS_BYTES, kaminpar_parts, metis_parts
 from hopline.partition.quality import PartitionQuality, measure_quality
 from hopline.pipes.checks import check_count, check_ids
+from hopline.pipes.datasets.disk_space import show_bytes
 from hopline.pipes.graph import FusedCSCSamplingGraph
 from hopline.pipes.random import fold
 from hopline.pipes.usable_memory import usable_memory
@@ -187,14 +188,10 @@ def _check_memory(graph: FusedCSCSamplingGraph, method: str, max_memory: int | N
         other = "kaminpar" if method == "metis" else "ldg"
         hint = "" if method not in ("metis", "kaminpar") else f"; method={other!r} takes less"
         raise MemoryError(
-            f"method={method!r} would take up to {_size(needed)} for "
+            f"method={method!r} would take up to {show_bytes(needed)} for "
             f"{graph.total_num_nodes:,} nodes and {graph.total_num_edges:,} edges, above the "
-            f"{_size(bound)} of max_memory{hint}"
+            f"{show_bytes(bound)} of max_memory{hint}"
         )
-
-
-def _size(count: int) -> str:
-    return f"{count / 1e9:,.1f} GB" if count >= 1e9 else f"{count / 1e6:,.1f} MB"
 
 
 def _given(graph: FusedCSCSamplingGraph, parts: Parts, num_parts: int) -> Array:

@@ -19,7 +19,9 @@ from hopline.partition.part import load_partition
 from hopline.partition.verify import verify_partition
 from hopline.partition.write import partition_graph
 from hopline.pipes import cli
+from hopline.pipes.checks import check_count
 from hopline.pipes.datasets.builtin import BuiltinDataset
+from hopline.pipes.datasets.disk_space import show_bytes
 from hopline.pipes.datasets.ondisk import OnDiskDataset
 from hopline.pipes.items import HeteroItemSet
 
@@ -96,6 +98,8 @@ def _partition(options: argparse.Namespace) -> None:
     dataset: Any
     if path.suffix != ".json" and options.parts is None:
         raise ValueError("the number of parts is missing; expected --parts N")
+    if options.parts is not None:
+        check_count(options.parts, "num_parts", 1)
     if path.suffix == ".json":
         dataset = load_distdgl(path)
         if options.parts not in (None, dataset.num_parts) or options.method or options.assignment:
@@ -116,8 +120,7 @@ def _partition(options: argparse.Namespace) -> None:
     name = method if isinstance(method, str) else "given"
     estimate = estimate_memory(dataset.graph, name)
     print(f"{dataset.graph}", flush=True)
-    size = f"{estimate / 1e9:,.1f} GB" if estimate >= 1e9 else f"{estimate / 1e6:,.1f} MB"
-    print(f"{name} takes up to {size} beside the graph", flush=True)
+    print(f"{name} takes up to {show_bytes(estimate)} beside the graph", flush=True)
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
         partition_graph(

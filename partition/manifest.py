@@ -30,9 +30,9 @@ from hopline.partition.book import PartitionBook
 from hopline.partition.quality import PartitionQuality
 from hopline.pipes.plain_yaml import parse_plain_yaml, read_yaml_bytes, show
 
-__all__ = ["FORMAT_VERSION", "PARTITION_FILE", "PART_FILE", "Digest", "PartManifest",
+__all__ = ["FORMAT_VERSION", "MARK", "PARTITION_FILE", "PART_FILE", "Digest", "PartManifest",
            "PartitionError", "PartitionManifest", "check_plain", "digest_of",
-           "digests_below", "part_folder", "type_file"]  # fmt: skip
+           "digests_below", "last_line", "part_folder", "type_file"]  # fmt: skip
 
 FORMAT_VERSION = 1
 PARTITION_FILE = "partition.yaml"
@@ -95,7 +95,8 @@ class StoredFeature(_Model):
     metadata: dict[Any, Any]
 
 
-def _last_line(content: bytes) -> bytes:
+def last_line(content: bytes) -> bytes:
+    """What a description ends with: the CRC-32 of the lines above."""
     return MARK + f"{zlib.crc32(content):08x}\n".encode()
 
 
@@ -128,7 +129,7 @@ class _Document(_Model):
         text = yaml.safe_dump(self.model_dump(), sort_keys=False, allow_unicode=True)
         content = text.encode()
         with new.open("wb") as file:
-            file.write(content + _last_line(content))
+            file.write(content + last_line(content))
             file.flush()
             os.fsync(file.fileno())
         new.replace(path)
@@ -148,6 +149,11 @@ class _Document(_Model):
                 f"{path}: no such file; expected the result of partition_graph, or of "
                 "`hopline partition`"
             ) from None
+        except NotADirectoryError:
+            raise PartitionError(
+                f"{path.parent} is no folder; expected the one that partition_graph, or "
+                "`hopline partition`, has written"
+            ) from None
         except (OSError, ValueError) as error:
             raise PartitionError(f"{path}: cannot be read ({error})") from error
         found = document.get("format_version") if isinstance(document, dict) else None
@@ -163,7 +169,7 @@ class _Document(_Model):
             where = ".".join(str(part) for part in first["loc"])
             raise PartitionError(f"{path}: is damaged at {where}: {first['msg']}") from error
         body, mark, _ = content.rpartition(MARK)
-        if not mark or content != body + _last_line(body):
+        if not mark or content != body + last_line(body):
             raise PartitionError(
                 f"{path}: has another CRC-32 than its last line says: it was changed after it was "
                 "written, copy it again"

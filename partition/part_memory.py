@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hopline.pipes.datasets.disk_space import show_bytes
 from hopline.pipes.graph import ORIGINAL_EDGE_ID, FusedCSCSamplingGraph
 
 __all__ = ["check_part_memory", "mapping_memory", "part_memory"]
@@ -59,10 +60,6 @@ def check_part_memory(part: str, edges: int, needed: int, bound: int | None) -> 
     """
     if bound is not None and needed > bound:
         raise MemoryError(
-            f"{part}, of {edges:,} edges, would take up to {_size(needed)} to write, above the "
-            f"{_size(bound)} of max_memory; more parts, or fewer hops of halo, take less"
+            f"{part}, of {edges:,} edges, would take up to {show_bytes(needed)} to write, above "
+            f"the {show_bytes(bound)} of max_memory; more parts, or fewer hops of halo, take less"
         )
-
-
-def _size(count: int) -> str:
-    return f"{count / 1e9:,.1f} GB" if count >= 1e9 else f"{count / 1e6:,.1f} MB"

@@ -144,7 +144,7 @@ def test_estimates_grow_with_the_graph_and_bind():
     assert sizes[0] > 0
     with pytest.raises(MemoryError, match="method='ldg' takes less"):
         assign_nodes(graph, 2, "kaminpar", max_memory=sizes[2] - 1)
-    with pytest.raises(MemoryError, match=r"above the .* MB of max_memory$"):
+    with pytest.raises(MemoryError, match=r"above the .* kB of max_memory$"):
         assign_nodes(graph, 2, "ldg", max_memory=sizes[1] - 1)
     assert quietly(graph, 2, "ldg", max_memory=sizes[1]).num_parts == 2
 

@@ -32,7 +32,7 @@ def data_set(tmp_path):
 def test_partition_and_inspect(data_set, capsys):
     assert main(["partition", str(data_set), "--parts", "2", "--verify", "--eps", "0.5"]) == 0
     said = capsys.readouterr().out
-    assert "metis takes up to 0.0 MB beside the graph" in said
+    assert "metis takes up to 2.94 kB beside the graph" in said
     assert "line: 2 parts by metis, 1 hop of halo, seed 0" in said
     assert "verified" in said
     out = data_set / "partition-2"
@@ -55,13 +55,18 @@ def test_training_nodes_are_balanced(data_set, capsys):
 
 def test_errors_are_told(data_set, capsys):
     assert main(["partition", str(data_set), "--parts", "0"]) == 1
-    assert "hopline: error: num_parts is 0" in capsys.readouterr().err
-    assert main(["partition", str(data_set), "--parts", "2", "--max-memory", "10B"]) == 1
-    assert "method='kaminpar' takes less" in capsys.readouterr().err
+    told = capsys.readouterr()
+    assert "hopline: error: num_parts is 0" in told.err
+    assert told.out == ""
+    assert main(["partition", str(data_set), "--parts", "2", "--max-memory", "1KB"]) == 1
+    assert "above the 1 kB of max_memory; method='kaminpar' takes less" in capsys.readouterr().err
     assert main(["partition", str(data_set), "--parts", "2", "--method", "random"]) == 0
     capsys.readouterr()
     assert main(["partition", str(data_set), "--parts", "2", "--method", "random"]) == 1
     assert "overwrite=True (--force)" in capsys.readouterr().err
+    file = data_set / "partition-2" / "partition.yaml"
+    assert main(["inspect", str(file)]) == 1
+    assert f"{file} is no folder; expected the one that" in capsys.readouterr().err
     assert main(["inspect", str(data_set)]) == 1
     assert "no such file; expected the result of partition_graph" in capsys.readouterr().err
     assert main(["partition", "nosuch", "--parts", "2"]) == 1
