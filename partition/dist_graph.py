@@ -46,6 +46,7 @@ class DistGraph:
 
     Raises:
         PartitionError: a part is missing, damaged or of another partition.
+        TypeError: exchange is something else.
         ValueError: ranks and parts are no multiples.
     """
 
@@ -57,6 +58,10 @@ class DistGraph:
         timeout: float = 60.0,
         check: str = "content",
     ) -> None:
+        if exchange is not None and not callable(getattr(exchange, "ask", None)):
+            raise TypeError(
+                f"exchange is {exchange!r:.80}; expected an Exchange, or None for one of its own"
+            )
         manifest = load_partition(path)
         self.path = Path(path)
         self.manifest = manifest

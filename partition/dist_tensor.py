@@ -58,7 +58,8 @@ class DistTensor(Feature):
     Raises:
         KeyError: there is no such type.
         TypeError: an argument is of another kind.
-        ValueError: size, domain or init is out of range, or its rows are of another shape.
+        ValueError: size, domain or init is out of range, or its rows are of another shape; or ranks
+            make different ones, which all of them raise.
 
     Example::
 
@@ -86,7 +87,7 @@ class DistTensor(Feature):
         if dtype not in DTYPES:
             raise TypeError(f"dtype is {dtype!r}; expected one of {DTYPES}")
         self._size = _checked_size(size)
-        check_count(seed, "seed")
+        seed = check_count(seed, "seed")
         check_init(init)
         if init in ("normal", "uniform") and not dtype.is_floating_point:
             raise TypeError(f"init is {init!r}, of {dtype}; expected a float dtype, or 'zeros'")
@@ -105,15 +106,16 @@ class DistTensor(Feature):
             number = kinds.index(type_name, 0 if domain == "node" else len(book.node_types))
         elif domain == "edge":
             number = len(book.node_types)
+        self.meeting = Meeting(graph.exchange)
+        self.meeting.agree("tables", self._depends_on(init, float(scale), seed))
         key = fold(seed, Purpose.EMBEDDING, number)
         self.rows: RowsByPart = {}
         for part in parts[self._owners == graph.exchange.rank].tolist():
             originals = self._originals(part).to(torch.int64)
             self.rows[part] = first_rows(originals, self._size, init, float(scale), key, dtype)
-        self.meeting = Meeting(graph.exchange)
-        self._kind = graph.exchange.claim(2)
-        graph.exchange.answer(self._kind + READ, self._answer_read)
-        graph.exchange.answer(self._kind + WRITE, self._answer_write)
+        self.number = graph.exchange.claim(2)  # of its questions, and the same on all ranks
+        graph.exchange.answer(self.number + READ, self._answer_read)
+        graph.exchange.answer(self.number + WRITE, self._answer_write)
         self.meeting.gather(0)  # nobody asks a rank that has no rows yet
 
     def _originals(self, part: int) -> torch.Tensor:
@@ -147,7 +149,7 @@ class DistTensor(Feature):
         owners, local = self.places(torch.arange(self._count) if ids is None else ids)
         asked = self._by_rank(owners)
         answers = self._graph.exchange.ask(
-            self._kind + READ, {rank: [owners[mine], local[mine]] for rank, mine in asked.items()}
+            self.number + READ, {rank: [owners[mine], local[mine]] for rank, mine in asked.items()}
         )
         rows = torch.empty((len(owners), *self._size), dtype=self.dtype, device="cpu")
         for rank, mine in asked.items():
@@ -178,7 +180,7 @@ class DistTensor(Feature):
             )
         bits = _bits(value.detach().cpu().to(self.dtype).contiguous())
         self._graph.exchange.ask(
-            self._kind + WRITE,
+            self.number + WRITE,
             {
                 rank: [owners[mine], local[mine], bits[mine]]
                 for rank, mine in self._by_rank(owners).items()
@@ -249,6 +251,14 @@ class DistTensor(Feature):
             "size": list(self._size),
             "dtype": str(self.dtype).removeprefix("torch."),
         }
+
+    def _depends_on(self, init: Init, scale: float, seed: int) -> dict[str, Any]:
+        """What the rows and their first values depend on."""
+        values = {"class": type(self).__name__, **self.about()}
+        if not isinstance(init, str):
+            return values | {"init": "a function"}
+        drawn = {} if init == "zeros" else {"scale": scale, "seed": seed}
+        return values | {"init": init} | drawn
 
     def _by_rank(self, owners: Array) -> dict[int, Array]:
         """Places in a question, by who is asked."""

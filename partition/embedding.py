@@ -64,7 +64,8 @@ class DistEmbedding(DistTensor):
     Raises:
         KeyError: there is no such node type.
         TypeError: init or dtype is of another kind.
-        ValueError: dim is below 1, init unknown, or its rows are of another shape.
+        ValueError: dim is below 1, init unknown, or its rows are of another shape; or ranks make
+            different ones, which all of them raise.
 
     Example::
 

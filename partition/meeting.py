@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 import numpy as np
 
+from hopline.partition.alike import as_message, check_alike
 from hopline.partition.exchange import Exchange, RankError
 
 __all__ = ["Meeting"]
@@ -77,6 +78,21 @@ class Meeting:
         """
         told = self.swap([[np.array([value], np.int64)]] * self.world_size)
         return [int(message[0][0]) for message in told]
+
+    def agree(self, what: str, values: Mapping[str, Any]) -> None:
+        """Refuses, on all ranks, values that are not the same on all.
+
+        Args:
+            what: the things that have them, for the message, e.g. "tables".
+            values: by name; compared by their `repr`.
+
+        Raises:
+            ValueError: a rank differs; names it, and both values.
+            RankError: a rank has gone, does not come in time, or is at another step.
+        """
+        if self.world_size > 1:
+            told = self.swap([[as_message(values)]] * self.world_size)
+            check_alike(what, [message[0] for message in told])
 
     def together(self, work: Callable[[], T]) -> T:
         """Does some work on every rank, and fails on all where it fails on one.

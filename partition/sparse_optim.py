@@ -9,23 +9,29 @@ optimization", ICLR 2015.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 import torch
 
+from hopline.partition.alike import as_message, check_alike
 from hopline.partition.embedding import DistEmbedding
-from hopline.partition.row_files import RowsByPart, load_rows, save_rows
+from hopline.partition.row_files import ROWS_FILE, RowsByPart, load_rows, save_rows
 
 __all__ = ["SparseAdagrad", "SparseAdam"]
 
 Array = np.ndarray[Any, Any]
+State = list[dict[str, RowsByPart]]  # of each embedding, by name
+
+FILE = "optimizer.yaml"
 
 
 class SparseOptimizer:
     """What both share: gradients go to the rows' owners, which change the rows.
+
+    Ranks are compared in every step: one whose optimizer is another is named on all.
 
     Args:
         embeddings: the tables to train, the same on all ranks, in the same order.
@@ -42,6 +48,8 @@ class SparseOptimizer:
     ) -> None:
         if isinstance(embeddings, DistEmbedding):
             raise TypeError("embeddings is one DistEmbedding; expected a list of them: [emb]")
+        if not isinstance(embeddings, Iterable):
+            raise TypeError(f"embeddings is {embeddings!r:.80}; expected a list of DistEmbedding")
         self.embeddings = list(embeddings)
         if not self.embeddings or not all(isinstance(e, DistEmbedding) for e in self.embeddings):
             raise TypeError(f"embeddings are {self.embeddings!r}; expected some DistEmbedding")
@@ -52,14 +60,15 @@ class SparseOptimizer:
         self.lr, self.eps = _positive(lr, "lr"), _positive(eps, "eps", zero=True)
         self.average = average
         self.steps = [0] * len(self.embeddings)  # in which some rank had gradients
-        self._state: list[dict[str, RowsByPart]] = [
+        self._state: State = [
             {
                 name: {p: torch.zeros_like(r) for p, r in emb.rows.items()}
                 for name in self.state_names
             }
             for emb in self.embeddings
         ]
-        self._meeting = self.embeddings[0].meeting
+        # In whatever order a rank names them, it meets the others.
+        self._meeting = min(self.embeddings, key=lambda emb: emb.number).meeting
 
     @torch.no_grad()
     def step(self) -> None:
@@ -69,6 +78,8 @@ class SparseOptimizer:
         date on all ranks. Gradients of several ranks for a row are summed in the order of ranks.
 
         Raises:
+            ValueError: the optimizers of ranks differ; no row has changed, and gradients are
+                forgotten.
             RankError: a rank has gone, or does not take the step in time.
         """
         taken = [emb.take_gradients() for emb in self.embeddings]
@@ -81,7 +92,9 @@ class SparseOptimizer:
             bounds = np.searchsorted(emb.owners(parts), np.arange(len(messages) + 1))
             for message, low, high in zip(messages, bounds[:-1], bounds[1:], strict=True):
                 message += [parts[low:high], local[low:high], gradients[low:high].numpy()]
-        received = self._meeting.swap(messages)
+        own = as_message(self._depends_on())
+        received = self._meeting.swap([[*message, own] for message in messages])
+        check_alike("optimizers", [message.pop() for message in received])
         self._meeting.together(lambda: self._apply(received))
 
     def _apply(self, received: list[list[Array]]) -> None:
@@ -113,21 +126,32 @@ class SparseOptimizer:
         """What is taken from the rows; also brings their state up to date."""
         raise NotImplementedError
 
+    def _depends_on(self) -> dict[str, Any]:
+        """What a step depends on, besides rows and gradients."""
+        return {
+            "class": type(self).__name__,
+            "tables": [emb.number for emb in self.embeddings],
+            "average": self.average,
+            "lr": float(f"{self.lr:.6g}"),  # a schedule is rounded otherwise by other processors
+            "eps": self.eps,
+        }
+
     def zero_grad(self) -> None:
         """Forgets what `backward` has left on this rank since the last step."""
         for emb in self.embeddings:
             emb.take_gradients()
 
     def save(self, folder: str | os.PathLike[str]) -> None:
-        """Saves the state, a folder an embedding; collective. Rows are saved by the embeddings.
+        """Saves the state of all embeddings as one; collective. Rows are saved by the embeddings.
 
         Raises:
-            OSError: this rank could not write.
+            OSError: this rank could not write; what was saved there before is still whole.
+            ValueError: the optimizers of ranks differ.
             RankError: another rank could not write, or has gone.
         """
-        for number, emb in enumerate(self.embeddings):
-            about = self._about(number) | {"steps": self.steps[number]}
-            save_rows(emb.meeting, Path(folder) / str(number), about, self._state[number])
+        self._meeting.agree("optimizers", self._depends_on())
+        steps = {_of(number, "steps"): count for number, count in enumerate(self.steps)}
+        save_rows(self._meeting, Path(folder), self._about() | steps, _flat(self._state), FILE)
 
     def load(self, folder: str | os.PathLike[str]) -> None:
         """Loads the state, saved by any number of ranks of the same parts; collective.
@@ -138,18 +162,39 @@ class SparseOptimizer:
                 changed then.
             RankError: another rank could not read, or has gone.
         """
+        path = Path(folder)
+        folder_each = not (path / FILE).exists() and (path / "0" / ROWS_FILE).exists()
+        if all(self._meeting.gather(int(folder_each))):
+            self._load_folder_each(path)
+            return
+        names = [_of(number, "steps") for number in range(len(self.embeddings))]
+        document, found = load_rows(
+            self._meeting, path, self._about(), _flat(self._state), names, FILE
+        )
+        self.steps = [document[name] for name in names]
+        self._state = [
+            {name: found[_of(number, name)] for name in self.state_names}
+            for number in range(len(self.embeddings))
+        ]
+
+    def _load_folder_each(self, path: Path) -> None:
+        """Loads a save of the early form, a folder an embedding, of which a kill may mix steps."""
         found = [
             load_rows(
-                emb.meeting, Path(folder) / str(number), self._about(number), self._state[number],
-                free=["steps"],
+                self._meeting, path / str(number),
+                emb.about() | {"optimizer": type(self).__name__}, self._state[number], ["steps"],
             )
             for number, emb in enumerate(self.embeddings)
         ]  # fmt: skip
         self.steps = [document["steps"] for document, _ in found]
         self._state = [state for _, state in found]
 
-    def _about(self, number: int) -> dict[str, Any]:
-        return self.embeddings[number].about() | {"optimizer": type(self).__name__}
+    def _about(self) -> dict[str, Any]:
+        """What the state in files belongs to."""
+        about = {"optimizer": type(self).__name__, "embeddings": len(self.embeddings)}
+        for number, emb in enumerate(self.embeddings):
+            about |= {_of(number, name): value for name, value in emb.about().items()}
+        return about
 
 
 class SparseAdagrad(SparseOptimizer):
@@ -219,6 +264,9 @@ class SparseAdam(SparseOptimizer):
         if max(self.betas) >= 1:
             raise ValueError(f"betas is {betas!r}; expected numbers below 1")
 
+    def _depends_on(self) -> dict[str, Any]:
+        return super()._depends_on() | {"betas": self.betas}
+
     def _change(
         self, where: torch.Tensor, gradient: torch.Tensor, state: dict[str, torch.Tensor], step: int
     ) -> torch.Tensor:
@@ -228,6 +276,19 @@ class SparseAdam(SparseOptimizer):
         state["exp_avg"][where], state["exp_avg_sq"][where] = mean, square
         size: float = self.lr * (1 - second**step) ** 0.5 / (1 - first**step)
         return size * (mean / (square.sqrt() + self.eps))
+
+
+def _of(number: int, name: str) -> str:
+    """A name in files, of one embedding."""
+    return f"{number}.{name}"
+
+
+def _flat(state: State) -> dict[str, RowsByPart]:
+    return {
+        _of(number, name): parts
+        for number, arrays in enumerate(state)
+        for name, parts in arrays.items()
+    }
 
 
 def _positive(value: Any, name: str, *, zero: bool = False) -> float:

@@ -155,3 +155,10 @@ def _update(rank, world_size, device, folder):
 def test_updates_reach_every_rank(tmp_path, ranks, parts):
     cut(homogeneous(), tmp_path / "p", parts)
     launch(_update, ranks, tmp_path / "p", timeout=60)
+
+
+@pytest.mark.parametrize("exchange", [5, "gloo", False])
+def test_what_is_no_exchange_is_refused(tmp_path, exchange):
+    cut(homogeneous(), tmp_path / "p", 1)
+    with pytest.raises(TypeError, match=f"exchange is {exchange!r}; expected an Exchange, or None"):
+        DistGraph(tmp_path / "p", exchange=exchange)

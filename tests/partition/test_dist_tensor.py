@@ -154,7 +154,7 @@ def _write_on_ranks(rank, world_size, device, folder, rows, originals):
         # An error on an owner comes back, and it goes on.
         if rank == 0:
             with pytest.raises(RankError, match="rows of part 0 are not here"):
-                graph.exchange.ask(table._kind, {1: [np.array([0]), np.array([0])]})
+                graph.exchange.ask(table.number, {1: [np.array([0]), np.array([0])]})
         assert torch.equal(table[users[:3]], names(users[:3] + 1).bfloat16())
 
 

@@ -190,6 +190,8 @@ def test_wrong_input_is_refused(tmp_path):
         emb.load(tmp_path / "nowhere")
     with pytest.raises(ValueError, match="twice"):
         SparseAdam([emb, emb])
+    with pytest.raises(TypeError, match="embeddings is None; expected a list of DistEmbedding"):
+        SparseAdam(None)
     with pytest.raises(TypeError, match="some DistEmbedding"):
         SparseAdam([torch.zeros(3)])
     with pytest.raises(TypeError, match=r"one DistEmbedding; expected a list of them: \[emb\]"):
