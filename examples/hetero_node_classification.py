@@ -16,11 +16,13 @@ from options import (
     amp_dtype,
     begin,
     check,
+    check_features,
     fail,
     graph_cache,
     load_dataset,
     make_metric,
     maybe_compile,
+    node_task,
     number,
     parser,
     place,
@@ -51,12 +53,16 @@ def typed_by_relation(dataset):
 
 def read_dataset(name):
     dataset = load_dataset(name)
-    task = dataset.tasks[0]
+    task = node_task(name, dataset)
     if dataset.graph.is_heterogeneous:
         sets = [task.train_set, task.validation_set, task.test_set]
+        check_features(name, dataset.feature, list(dataset.graph.node_type_to_id))
         return dataset.graph, dataset.feature, sets, task.metadata["num_classes"]
     if "relation" not in (dataset.graph.edge_attributes or {}):
         fail(f"--dataset {name} has neither types nor an edge attribute 'relation'")
+    if "relation_names" not in task.metadata:
+        fail(f"--dataset {name}: its task has no relation_names, one for each value of 'relation'")
+    check_features(name, dataset.feature, [None])
     return *typed_by_relation(dataset), task.metadata["num_classes"]
 
 

@@ -20,9 +20,11 @@ from options import (
     amp_dtype,
     begin,
     check,
+    check_graph,
     load_dataset,
     make_metric,
     maybe_compile,
+    node_task,
     number,
     parser,
     place,
@@ -66,8 +68,9 @@ def main():
     device = torch.device("cpu" if args.mode == "cpu-cpu" else "cuda:0")
 
     dataset = load_dataset(args.dataset)
+    check_graph(args.dataset, dataset)
     graph, _ = place(args, dataset.graph, hp.BasicFeatureStore({}), device)
-    task = dataset.tasks[0]
+    task = node_task(args.dataset, dataset)
 
     def sampled(itemset, shuffle):
         chain = hp.ItemSampler(itemset, args.batch_size, shuffle=shuffle, seed=args.seed)

@@ -15,7 +15,7 @@ from options import (
     amp_dtype,
     begin,
     check,
-    fail,
+    check_graph,
     graph_cache,
     load_dataset,
     maybe_compile,
@@ -89,9 +89,8 @@ def main():
     device = torch.device("cpu" if args.mode == "cpu-cpu" else "cuda:0")
 
     dataset = load_dataset(args.dataset)
+    check_graph(args.dataset, dataset)
     everything, feature = dataset.graph, dataset.feature["node", None, "feat"]
-    if everything.is_heterogeneous:
-        fail(f"--dataset {args.dataset} has node types; this example takes a graph of one type")
     rows = feature.read().float()
     if args.shuffle_features:
         rows = rows[torch.randperm(len(rows), generator=torch.Generator().manual_seed(args.seed))]

@@ -19,12 +19,14 @@ import torch
 from options import (
     amp_dtype,
     check,
+    check_graph,
     fail,
     gpu_ids,
     graph_cache,
     load_dataset,
     make_metric,
     maybe_compile,
+    node_task,
     normalize_rows,
     number,
     parser,
@@ -46,6 +48,13 @@ from hopline.models import (
     ranks_are_started,
     train_epoch,
 )
+
+
+def prepare(args):
+    """Preprocesses the data set, so that the ranks find it, and refuses one that does not fit."""
+    dataset = load_dataset(args.dataset)
+    check_graph(args.dataset, dataset)
+    node_task(args.dataset, dataset)
 
 
 def create_dataloader(args, graph, features, itemset, device, shuffle):
@@ -72,8 +81,8 @@ def create_dataloader(args, graph, features, itemset, device, shuffle):
 def run_rank(rank, world_size, device, args):
     torch.manual_seed(args.seed)  # for the initial weights
     dataset = load_dataset(args.dataset)
-    graph, features, task = dataset.graph, dataset.feature, dataset.tasks[0]
-    graph, features = place(args, graph, features, device)
+    task = node_task(args.dataset, dataset)
+    graph, features = place(args, dataset.graph, dataset.feature, device)
     train_loader, valid_loader, test_loader = (
         create_dataloader(args, graph, features, itemset, device, shuffle)
         for itemset, shuffle in (
@@ -165,12 +174,12 @@ def main():
         if args.mode == "cpu-cpu":
             fail("--mode cpu-cpu trains on the CPU: give --num-ranks instead of --gpu")
     check(args)
+    prepare(args)
 
     try:
         if started:
             join_ranks(run_rank, args, gpus=args.gpu)
         else:
-            load_dataset(args.dataset)  # prepares it, so that the ranks find it
             launch(run_rank, args.num_ranks or len(args.gpu), args, gpus=args.gpu)
     except ValueError as error:
         fail(error)

@@ -15,10 +15,12 @@ from options import (
     amp_dtype,
     begin,
     check,
+    check_graph,
     graph_cache,
     load_dataset,
     make_metric,
     maybe_compile,
+    node_task,
     normalize_rows,
     parser,
     place,
@@ -51,8 +53,9 @@ def main():
     device = torch.device("cpu" if args.mode == "cpu-cpu" else "cuda:0")
 
     dataset = load_dataset(args.dataset)
-    graph, features, task = dataset.graph, dataset.feature, dataset.tasks[0]
-    graph, features = place(args, graph, features, device)
+    check_graph(args.dataset, dataset)
+    task = node_task(args.dataset, dataset)
+    graph, features = place(args, dataset.graph, dataset.feature, device)
     train_loader, valid_loader, test_loader = (
         create_dataloader(args, graph, features, itemset, device, shuffle)
         for itemset, shuffle in (

@@ -224,6 +224,50 @@ def load_dataset(name: str):
         fail(f"--dataset {name}: {error}")
 
 
+def of_nodes(itemset: object) -> bool:
+    """Whether an item set has nodes as seeds, and not edges."""
+    if isinstance(itemset, hp.HeteroItemSet):
+        return all(of_nodes(part) for part in itemset.itemsets.values())
+    if not isinstance(itemset, hp.ItemSet) or "seeds" not in (itemset.names or ()):
+        return False
+    columns = itemset[:0]
+    seeds = columns[itemset.names.index("seeds")] if isinstance(columns, tuple) else columns
+    return seeds.dim() == 1
+
+
+def check_graph(name: str, dataset) -> None:
+    """Refuses a data set with types, or without the feature that examples read."""
+    if dataset.graph.is_heterogeneous:
+        fail(f"--dataset {name} has node types; this example takes a graph of one type, and "
+             "hetero_node_classification.py one with types")  # fmt: skip
+    check_features(name, dataset.feature, [None])
+
+
+def check_features(name: str, features, types: list[str | None]) -> None:
+    """Refuses features without "feat" for every node type."""
+    missing = [kind for kind in types if ("node", kind, "feat") not in features]
+    if missing:
+        of = "" if missing == [None] else f" of {missing}"
+        fail(f"--dataset {name} has no node feature 'feat'{of}; its features are "
+             f"{[tuple(key) for key in features.keys()]}")  # fmt: skip  # noqa: SIM118
+
+
+def node_task(name: str, dataset):
+    """The first task to classify nodes, with all that the examples need of it."""
+    tasks = [task for task in dataset.tasks if of_nodes(task.train_set)]
+    if not tasks:
+        fail(f"--dataset {name} has no task with a train_set of nodes; its tasks are "
+             f"{[task.metadata.get('name') for task in dataset.tasks]}")  # fmt: skip
+    task = tasks[0]
+    sets = ("train_set", "validation_set", "test_set")
+    missing = [which for which in sets if getattr(task, which) is None]
+    missing += [] if "num_classes" in task.metadata else ["num_classes"]
+    if missing:
+        fail(f"--dataset {name}: its task {task.metadata.get('name')!r} has no "
+             f"{' and no '.join(missing)}; add it to metadata.yaml")  # fmt: skip
+    return task
+
+
 def normalize_rows(minibatch: hp.MiniBatch) -> hp.MiniBatch:
     """Divides each row of features by its sum; a row with sum 0 becomes 0."""
     x = minibatch.node_features["feat"].float()

@@ -32,7 +32,13 @@ from hopline.models import (
     ranks_are_started,
     train_epoch,
 )
-from hopline.partition import DistDataset, PartitionError, partition_graph
+from hopline.partition import (
+    DistDataset,
+    PartitionError,
+    load_partition,
+    load_tasks,
+    partition_graph,
+)
 
 
 def prepare(args):
@@ -66,10 +72,31 @@ def make_loader(args, dataset, items, train):
     return hp.DataLoader(chain, num_workers=args.num_workers)
 
 
+def of_edges(items):
+    """Whether an item set has edges of a graph of one type as seeds."""
+    if not isinstance(items, hp.ItemSet) or "seeds" not in (items.names or ()):
+        return False
+    columns = items[:0]
+    seeds = columns[items.names.index("seeds")] if isinstance(columns, tuple) else columns
+    return seeds.dim() == 2
+
+
+def find_task(parts):
+    """Number of the first task with edges as seeds, in all its sets."""
+    tasks = load_tasks(parts, load_partition(parts), check="size")
+    sets = ("train_set", "validation_set", "test_set")
+    for number, task in enumerate(tasks):
+        if all(of_edges(getattr(task, which)) for which in sets):
+            return number
+    names = [task.metadata.get("name") for task in tasks]
+    raise ValueError(f"{parts} has no task whose three sets have edges of one type as seeds, of "
+                     f"{names}; make one by --prepare NAME")  # fmt: skip
+
+
 def run_rank(rank, world_size, device, args):
     torch.manual_seed(args.seed)  # for the initial weights
     with DistDataset(args.parts, timeout=args.timeout) as dataset:
-        task = dataset.tasks[0]
+        task = dataset.tasks[args.task]
         sets = (task.train_set, task.validation_set, task.test_set)
         train, valid, test = (
             make_loader(args, dataset, items, i == 0) for i, items in enumerate(sets)
@@ -107,7 +134,7 @@ def run_rank(rank, world_size, device, args):
 def main():
     p = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     p.add_argument("parts", nargs="?", default=os.environ.get("HOPLINE_PARTS"),
-                   help="folder of the parts, whose first task has edges as seeds "
+                   help="folder of the parts, with a task that has edges as seeds "
                    "(default: HOPLINE_PARTS)")  # fmt: skip
     p.add_argument("--prepare", metavar="NAME", help="make the parts of a built-in data set first")
     p.add_argument("--num-ranks", type=int, default=2, help="ranks that this script starts")
@@ -126,10 +153,12 @@ def main():
         p.error("name the folder of the parts, or set HOPLINE_PARTS")
     try:
         if ranks_are_started():  # by torchrun or mpirun, which says how many there are
+            args.task = find_task(args.parts)
             join_ranks(run_rank, args, timeout=args.timeout)
         else:
             if args.prepare:
                 prepare(args)
+            args.task = find_task(args.parts)
             launch(run_rank, args.num_ranks, args, timeout=args.timeout)
     except (PartitionError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)

@@ -49,7 +49,7 @@ from hopline.partition import DistDataset, partition_graph
 
 
 def load(args):
-    if args.dataset == "debian":
+    if args.dataset in (None, "debian"):
         return hp.BuiltinDataset("debian").load()
     return hp.OnDiskDataset(args.dataset).load()
 
@@ -247,10 +247,9 @@ def accuracy(share, name):
 def parser():
     """The options."""
     p = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    p.add_argument("--dataset", default="debian", help="debian, or the folder of a data set")
-    p.add_argument("--parts", default=os.environ.get("HOPLINE_PARTS"),
-                   help="folder that `hopline partition` wrote (default: HOPLINE_PARTS; or the "
-                   "data set is cut)")  # fmt: skip
+    p.add_argument("--dataset", help="debian (the default), or the folder of a data set")
+    p.add_argument("--parts", help="folder that `hopline partition` wrote (default: HOPLINE_PARTS; "
+                   "or the data set is cut)")  # fmt: skip
     p.add_argument("--num-ranks", type=int, default=2, help="ranks that this script starts")
     p.add_argument("--tensor-parallel", action="store_true", help="split columns, not nodes")
     p.add_argument("--mode", default="halo", choices=("halo", "broadcast", "columns", "auto"),
@@ -276,17 +275,27 @@ def parser():
     return p
 
 
+def check_parts(p, args, started):
+    """Finds the parts' folder; refuses none where ranks are started, and a data set beside it."""
+    given, args.parts = args.parts, args.parts or os.environ.get("HOPLINE_PARTS")
+    if started and args.parts is None:
+        p.error("name the folder of the parts by --parts, or set HOPLINE_PARTS")
+    if args.parts is not None and args.dataset is not None:
+        where = "--parts" if given else f"HOPLINE_PARTS={args.parts}"
+        p.error(f"--dataset: not with {where}, whose parts have a data set; leave one of them out")
+
+
 def main():
     p = parser()
     args = p.parse_args()
     started = ranks_are_started()  # by torchrun or mpirun, which says how many there are
-    if started and args.parts is None and not args.tensor_parallel:
-        p.error("name the folder of the parts by --parts, or set HOPLINE_PARTS")
-    for_parts = ("mode", "wire_dtype", "stale", "boundary_rate")
+    for_parts = ("parts", "mode", "wire_dtype", "stale", "boundary_rate")
     given = [name for name in for_parts if getattr(args, name) != p.get_default(name)]
     if args.tensor_parallel and given:
         names = ", ".join("--" + name.replace("_", "-") for name in given)
         p.error(f"{names}: for parts, not with --tensor-parallel")
+    if not args.tensor_parallel:
+        check_parts(p, args, started)
     with tempfile.TemporaryDirectory(prefix="hopline-parts-") as folder:
         try:
             if args.parts is None and not args.tensor_parallel:

@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 import hopline.pipes as hp
+from hopline.partition import partition_graph
 from tests.pipes.datasets.dataset_files import npy, write
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -120,6 +121,39 @@ def test_typed_node_classification(planted):
     assert figures(lines)["test accuracy"] > 0.5
     bases = run("hetero_node_classification.py", planted, "--epochs", "1", "--num-bases", "0")
     assert len(bases) == 2
+
+
+def test_link_prediction_over_parts_takes_the_task_of_edges(planted, tmp_path):
+    document = yaml.safe_load((planted / "metadata.yaml").read_text())
+    arrays = {"edges.npy": np.load(planted / document["graph"]["edges"][0]["path"]),
+              "feat.npy": np.load(planted / document["feature_data"][0]["path"])}  # fmt: skip
+    arrays["pairs.npy"], arrays["nodes.npy"] = arrays["edges.npy"].T[:200].copy(), np.arange(40)
+    sets = ("train_set", "validation_set", "test_set")
+    tasks = [
+        {"name": name, **{which: [{"data": [npy(file, name="seeds")]}] for which in sets}}
+        for name, file in (("nodes", "nodes.npy"), ("links", "pairs.npy"))
+    ]
+    document |= {
+        "graph": {"nodes": document["graph"]["nodes"], "edges": [npy("edges.npy")]},
+        "feature_data": [npy("feat.npy", domain="node", name="feat")],
+    }
+    script = str(EXAMPLES / "distributed" / "link_prediction.py")
+    options = ("--num-ranks", "2", "--epochs", "1", *SMALL)
+    said = []
+    for name, chosen in (("both", tasks), ("one", tasks[:1])):
+        folder = write(tmp_path / name, document | {"tasks": chosen}, arrays)
+        partition_graph(hp.OnDiskDataset(folder).load(), name, 2, tmp_path / f"{name}-parts")
+        command = [sys.executable, script, str(tmp_path / f"{name}-parts"), *options]
+        said.append(subprocess.run(
+            command, capture_output=True, text=True, timeout=200, env=ENVIRONMENT, check=False
+        ))  # fmt: skip
+    assert said[0].returncode == 0, said[0].stderr
+    assert "test AUC: " in said[0].stdout
+    assert said[1].returncode == 2
+    assert said[1].stderr == (
+        f"error: {tmp_path / 'one-parts'} has no task whose three sets have edges of one type as "
+        "seeds, of ['nodes']; make one by --prepare NAME\n"
+    )
 
 
 @pytest.mark.parametrize("policy", ["sieve", "static"])

@@ -15,11 +15,13 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 import hopline.pipes as hp
 from hopline.models import checkpoint_path
+from tests.pipes.datasets.dataset_files import npy, write
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 ONE, MANY = "node_classification.py", "multi_gpu_node_classification.py"
@@ -337,3 +339,57 @@ def test_a_damaged_data_set_is_one_line(call, tmp_path):
     code, said = call(ONE, "--dataset", str(tmp_path))
     assert (code, said.count("\n")) == (2, 1)
     assert os.fspath(tmp_path) in said
+
+
+def own_data(folder, *, types=False, feat="feat", sets=("train", "validation", "test"), **task):
+    """A ring of 12 nodes with the two tasks that are asked for: pairs, then nodes."""
+    node = {"type": "user"} if types else {}
+    edge = {"type": "user:knows:user"} if types else {}
+    ids = np.arange(12)
+    arrays = {"e.npy": np.stack([ids, (ids + 1) % 12]), "x.npy": np.eye(12, 4), "s.npy": ids,
+              "y.npy": ids % 2, "p.npy": np.stack([ids, (ids + 1) % 12], 1)}  # fmt: skip
+    nodes = [{**node, "data": [npy("s.npy", name="seeds"), npy("y.npy", name="labels")]}]
+    pairs = [{**edge, "data": [npy("p.npy", name="seeds")]}]
+    document = {
+        "graph": {"nodes": [{**node, "num": 12}], "edges": [npy("e.npy", **edge)]},
+        "feature_data": [npy("x.npy", domain="node", name=feat, **node)],
+        "tasks": [
+            {"name": "links", **{f"{which}_set": pairs for which in sets}},
+            {"name": "nodes", **task, **{f"{which}_set": nodes for which in sets}},
+        ],
+    }
+    return write(folder, document, arrays)
+
+
+@pytest.mark.parametrize("script", [ONE, MANY, LARGE, TYPES, LINKS])
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        ({"types": True}, "has node types; this example takes a graph of one type"),
+        ({"feat": "x"}, "has no node feature 'feat'"),
+        ({"sets": ("train", "test")}, "its task 'nodes' has no validation_set; add it to"),
+        ({"sets": ("test",)}, "has no task with a train_set of nodes; its tasks are ['links', 'no"),
+        ({"num_classes": None}, "its task 'nodes' has no num_classes; add it to"),
+    ],
+)
+def test_own_data_that_does_not_fit_ends_in_one_line(call, tmp_path, script, data, words):
+    data = {"num_classes": 2, **data}
+    if data["num_classes"] is None:
+        del data["num_classes"]
+    if script == LINKS and not {"types", "feat"} & set(data):
+        pytest.skip("it makes its own sets of edges")
+    if script == TYPES:
+        data = {"types": True, **data}
+        if data == {"types": True, "num_classes": 2}:
+            data, words = {"num_classes": 2}, "has neither types nor an edge attribute 'relation'"
+    folder = own_data(tmp_path / "own", **data)
+    options = ("--num-ranks", "1") if script == MANY else ("--mode", "cpu-cpu")
+    code, said = call(script, "--dataset", str(folder), *options)
+    assert (code, said.count("\n")) == (2, 1), said
+    assert said.startswith(f"error: --dataset {folder}")
+    assert words in said
+
+
+def test_the_task_of_nodes_is_taken(tmp_path):
+    folder = own_data(tmp_path / "own", num_classes=2)
+    assert len(run(ONE, folder, "--epochs", "1")) == 2
