@@ -65,10 +65,16 @@ def _known_name(name: str) -> str:
         raise TypeError(f"name is a {type(name).__name__}; expected a string such as 'debian'")
     known = name.removesuffix("-seeds")
     if known not in _SOURCES:
+        if os.path.isdir(name):
+            raise ValueError(
+                f"no built-in data set {name!r}, but there is a folder of that name; for a data "
+                f"set in it use hp.OnDiskDataset({name!r})"
+            )
         raise ValueError(
-            f"no built-in data set {name!r}; available: {sorted(_SOURCES)}. Built-in data sets "
-            "come with the package, nothing is downloaded: for cora, ogbn-products and the others "
-            "that GraphBolt fetches, unpack your own copy and use hp.OnDiskDataset(path)"
+            f"no built-in data set {name!r}, and no such folder; available: "
+            f"{sorted(_SOURCES)}. Built-in data sets come with the package, nothing is "
+            "downloaded: for cora, ogbn-products and the others that GraphBolt fetches, unpack "
+            "your own copy and use hp.OnDiskDataset(path)"
         )
     return known
 

@@ -233,7 +233,8 @@ class _Run:
             return
 
         def checked(chunk: Chunk) -> Array:
-            self.source.lists[chunk.kind].check(chunk.start, chunk.stop)
+            lists = self.source.lists
+            lists[chunk.kind].check(chunk.start, chunk.stop, lists)
             return self.source.destinations(chunk)
 
         made = (checked(chunk) for chunk in self.source.chunks(self.limits.chunk))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -51,16 +51,29 @@ class EdgeList:
     num_dst: int
     first: int
 
-    def check(self, start: int, stop: int) -> None:
+    def check(self, start: int, stop: int, lists: Sequence[EdgeList] = ()) -> None:
         """Every id of some edges is one of its type.
+
+        Args:
+            start: the first of the edges.
+            stop: the end.
+            lists: the edges of all types, whose ids tell how a node type is numbered.
 
         Raises:
             MetadataError: an id is not; gives its position.
         """
+        lists = lists or (self,)
         check_range(self.src[start:stop], start, self.src, self.num_src, "source", self.src_type,
-                    self.src_offset, self.place)  # fmt: skip
+                    self.src_offset, self.place, _ends(lists, self.src_type))  # fmt: skip
         check_range(self.dst[start:stop], start, self.dst, self.num_dst, "destination",
-                    self.dst_type, self.dst_offset, self.place)  # fmt: skip
+                    self.dst_type, self.dst_offset, self.place,
+                    _ends(lists, self.dst_type))  # fmt: skip
+
+
+def _ends(lists: Sequence[EdgeList], node_type: str) -> list[Array]:
+    """All sources and destinations of a node type."""
+    ends = [edges.src for edges in lists if edges.src_type == node_type]
+    return ends + [edges.dst for edges in lists if edges.dst_type == node_type]
 
 
 def check_range(
@@ -72,6 +85,7 @@ def check_range(
     of: str,
     offset: int,
     place: Place,
+    same: Sequence[Array] = (),
 ) -> None:
     """Every id in [0, count).
 
@@ -84,6 +98,7 @@ def check_range(
         of: e.g. "node type 'user'".
         offset: fused id of the first node, to recognise ids that run on across types.
         place: the entry, for errors.
+        same: arrays of ids of the same nodes, to recognise ids that run from 1.
 
     Raises:
         MetadataError: an id is out of range.
@@ -93,7 +108,10 @@ def check_range(
     bad = int(np.flatnonzero((chunk < 0) | (chunk >= count))[0])
     low, high = int(whole.min()), int(whole.max())
     hint = "ids are numbered from 0 within their type: correct the file or the number of nodes"
-    if low == 1 and high == count:
+    ends = [ids for ids in same if ids.size]
+    first = min([low, *(int(ids.min()) for ids in ends)])
+    last = max([high, *(int(ids.max()) for ids in ends)])
+    if first == 1 and last == count:
         hint = "ids run from 1; they are numbered from 0 here: subtract 1"
     elif offset and low >= offset and high < offset + count:
         hint = f"ids run on across types; they are numbered from 0 within each: subtract {offset}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
@@ -40,6 +40,11 @@ __all__ = [
 
 MAX_NODES_OF_A_TYPE = 2**40
 
+PROCESSED = "hopline-dataset"  # the `format` of a preprocessed copy's description
+OTHERS = {
+    "partition.yaml": "a partition: open it",
+    "part.yaml": "one part of a partition: open the folder above it",
+}
 HINTS = {
     "graph_topology": "DGL's own preprocessing writes it; describe the raw edges under graph",
     "include_original_edge_id": "give it to OnDiskDataset(...) or on the command line instead",
@@ -64,7 +69,10 @@ class OnDiskFeatureDataFormat(StrEnum):
 
 
 class _Entry(BaseModel):
-    """A map of the YAML file: no key but those declared, no value of another type."""
+    """A map of the YAML file: no key but those declared, no value of another type.
+
+    One that `collects` takes further keys as metadata, but none by which a known one is meant.
+    """
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
     collects: ClassVar[bool] = False
@@ -73,21 +81,50 @@ class _Entry(BaseModel):
     @classmethod
     def _known_keys(cls, data: Any) -> Any:
         for key in data if isinstance(data, dict) else ():
-            known = key in cls.model_fields
-            if isinstance(key, str) and (known or cls.collects):
+            if isinstance(key, str) and key in cls.model_fields:
                 continue
-            near = difflib.get_close_matches(str(key), cls.model_fields, n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
+            why = instead = ""
+            if isinstance(key, str) and cls.collects:
+                if _holds_items(data[key]):
+                    why = "its value is a set of items; "
+                elif _mistyped(key, cls.model_fields):
+                    instead = " (metadata needs a name that is less like it)"
+                else:
+                    continue
+            near = _nearest(str(key), cls.model_fields, 0.6)
+            hint = f"; did you mean {near!r}?" if near else ""
             hint = f"; {HINTS[key]}" if key in HINTS else hint
             raise PydanticCustomError(
                 "unknown_key",
                 "{text}",
                 {
                     "key": key if isinstance(key, str) else show(key),
-                    "text": f"expected one of {sorted(cls.model_fields)}{hint}",
+                    "text": f"{why}expected one of {sorted(cls.model_fields)}{hint}{instead}",
                 },
             )
         return data
+
+
+def _bare(key: str) -> str:
+    return key.lower().replace("-", "").replace("_", "").replace(" ", "")
+
+
+def _nearest(key: str, fields: Iterable[str], cutoff: float) -> str | None:
+    """The known key that a key is most like, apart from case, hyphens and underscores."""
+    by_bare = {_bare(field): field for field in fields}
+    near = difflib.get_close_matches(_bare(key), by_bare, n=1, cutoff=cutoff)
+    return by_bare[near[0]] if near else None
+
+
+def _mistyped(key: str, fields: Iterable[str]) -> bool:
+    """Whether a key is almost a known one; a plural (`names`) is a word of its own."""
+    near = _nearest(key, fields, 0.85)
+    return near is not None and key != f"{near}s"
+
+
+def _holds_items(value: Any) -> bool:
+    """Whether a value looks like that of `train_set`."""
+    return isinstance(value, list) and any(isinstance(v, dict) and "data" in v for v in value)
 
 
 def _empty_if_null(value: Any) -> Any:
@@ -243,9 +280,23 @@ def read_metadata(path: Path) -> tuple[OnDiskMetaData, bytes]:
         The checked description, and the file's bytes that it was made of.
 
     Raises:
-        MetadataError: the file is missing or does not follow the schema.
+        MetadataError: the file is missing, is of something else, or does not follow the schema.
     """
+    folder = path.parent
+    for name, what in OTHERS.items():
+        if (folder / name).is_file() and not path.exists():
+            raise MetadataError(
+                f"{folder} is {what} with hopline.partition.DistDataset, or look at it by "
+                "`hopline inspect`; expected the folder of a data set, with metadata.yaml"
+            )
     document, content = read_yaml_with_bytes(path)
+    if document.get("format") == PROCESSED:
+        above = (folder.parent / path.name).is_file()
+        which = f"the one above: {folder.parent}" if above else "whose metadata.yaml it was made of"
+        raise MetadataError(
+            f"{folder} is the preprocessed copy of a data set; give the folder of the data set "
+            f"itself, {which}"
+        )
     return build_metadata(document, path), content
 
 

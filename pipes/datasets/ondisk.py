@@ -19,6 +19,7 @@ from hopline.pipes.datasets.processed import (
     StoredArray,
     StoredSet,
     StoredTask,
+    digest_of_processed,
     load_processed,
 )
 from hopline.pipes.datasets.yaml_file import read_yaml
@@ -145,13 +146,15 @@ class OnDiskDataset(Dataset):
         )
         self._selected: list[int] | None = None
         self._yaml: dict[str, Any] | None = None
-        self._open(result.parent)
+        self._open(result.parent, digest_of_processed(result.parent))
 
-    def _open(self, folder: Path) -> None:
+    def _open(self, folder: Path, digest: str | None) -> None:
         self._processed_folder = folder
+        self._digest = digest
         found = load_processed(folder)
         if isinstance(found, str):
             raise RuntimeError(f"{folder} cannot be used: {found}; preprocess {self._path} again")
+        self._check_unchanged()
         self._processed: Processed = found
         self._tasks: list[OnDiskTask] = []
         self._graph: FusedCSCSamplingGraph | None = None
@@ -169,15 +172,22 @@ class OnDiskDataset(Dataset):
         Raises:
             TypeError: tasks is neither a name nor a list of names.
             ValueError: there is no task of that name.
+            RuntimeError: the data set was preprocessed anew, from other inputs or with other
+                options, since it was opened.
         """
         self._load(self._choose(tasks))
         return self
 
     def _load(self, selected: list[int]) -> None:
+        self._check_unchanged()
         self._graph = FusedCSCSamplingGraph.load(self._processed_folder / self._processed.graph)
         self._feature = TorchBasedFeatureStore(self._features())
+        self._check_unchanged()  # once all is open: what comes in its place later does no harm
         self._tasks = [self._make_task(self._processed.tasks[i]) for i in selected]
         self._selected = selected
+
+    def _check_unchanged(self) -> None:
+        _check_digest(self._digest, self._processed_folder, self._path)
 
     def _choose(self, tasks: str | list[str] | None) -> list[int]:
         if tasks is None:
@@ -239,7 +249,7 @@ class OnDiskDataset(Dataset):
 
     def _make_task(self, task: StoredTask) -> OnDiskTask:
         sources = [
-            functools.partial(_read_sets, sets, self._processed_folder, self._path)
+            functools.partial(_read_sets, sets, self._processed_folder, self._path, self._digest)
             if sets
             else None
             for sets in (task.train_set, task.validation_set, task.test_set)
@@ -325,7 +335,7 @@ class OnDiskDataset(Dataset):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._open(self._processed_folder)
+        self._open(self._processed_folder, self._digest)
         if self._selected is not None:
             self._load(self._selected)
 
@@ -334,7 +344,20 @@ class OnDiskDataset(Dataset):
         return f"{type(self).__name__}({str(self._path)!r}, {state})"
 
 
-def _read_sets(sets: list[StoredSet], processed: Path, dataset: Path) -> AnyItemSet:
+def _check_digest(digest: str | None, processed: Path, dataset: Path) -> None:
+    now = digest_of_processed(processed)
+    if now is None or now != digest:
+        what = "is gone" if now is None else "has changed"
+        raise RuntimeError(
+            f"{processed} {what} since the data set was loaded, and would not go with its graph; "
+            f"load it anew: OnDiskDataset({str(dataset)!r}).load()"
+        )
+
+
+def _read_sets(
+    sets: list[StoredSet], processed: Path, dataset: Path, digest: str | None
+) -> AnyItemSet:
+    _check_digest(digest, processed, dataset)
     read: dict[str | None, ItemSet] = {}
     for item_set in sets:
         columns = []
@@ -345,6 +368,7 @@ def _read_sets(sets: list[StoredSet], processed: Path, dataset: Path) -> AnyItem
             file = array.file(processed, dataset)
             columns.append(read_npy(file, in_memory=array.in_memory, dtype=raw))
         read[item_set.type] = ItemSet(tuple(columns), names=tuple(names) or None)
+    _check_digest(digest, processed, dataset)  # again: it may have come in the way of reading
     if None in read:
         return read[None]
     return HeteroItemSet({str(name): item_set for name, item_set in read.items()})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from pathlib import Path
 from typing import Any, Literal
@@ -12,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from hopline.pipes.datasets.yaml_file import MetadataError, read_yaml
 
 __all__ = ["FORMAT_VERSION", "Options", "Processed", "StoredArray", "StoredFeature", "StoredSet",
-           "StoredTask", "load_processed"]  # fmt: skip
+           "StoredTask", "digest_of_processed", "load_processed"]  # fmt: skip
 
 FORMAT_VERSION = 1
 FILE = "metadata.yaml"
@@ -134,3 +135,11 @@ def load_processed(folder: Path) -> Processed | str:
         return Processed.model_validate(document)
     except ValidationError:
         return "the preprocessed copy is damaged"
+
+
+def digest_of_processed(folder: Path) -> str | None:
+    """By which the description in a folder is known again; None if it is gone."""
+    try:
+        return hashlib.blake2b((folder / FILE).read_bytes(), digest_size=16).hexdigest()
+    except OSError:
+        return None

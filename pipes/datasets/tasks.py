@@ -137,19 +137,23 @@ def _ends(sizes: Sizes, kind: str | None, columns: int, place: Place) -> list[st
 def _check_seeds(work: Workplace, kind: str | None, raw: RawArray, place: Place) -> None:
     seeds = raw.array
     if seeds.dtype.kind not in "iu" or raw.dtype == "bfloat16":
-        raise place.at("path").error(f"seeds have dtype {raw.dtype}; expected integers: node ids")
+        hint = "; np.flatnonzero(mask) gives those of a mask" if seeds.dtype.kind == "b" else ""
+        raise place.at("path").error(
+            f"seeds have dtype {raw.dtype}; expected integers: node ids{hint}"
+        )
     if seeds.ndim > 2 or (seeds.ndim == 2 and seeds.shape[1] < 2):
         raise place.at("path").error(
             f"seeds have shape {seeds.shape}; expected (N,) for nodes, (N, 2) for edges"
         )
     set_place = Place(place.file, place.key.rsplit(".data[", 1)[0])
     ends = _ends(work.sizes, kind, 1 if seeds.ndim == 1 else seeds.shape[1], set_place)
-    for j, end in enumerate(ends):
-        ids = seeds if seeds.ndim == 1 else seeds[:, j]
+    columns = [seeds] if seeds.ndim == 1 else list(seeds.T)
+    for ids, end in zip(columns, ends, strict=True):
+        same = [other for other, kind in zip(columns, ends, strict=True) if kind == end]
         name = work.sizes.describe("node", end)
         count, offset = work.sizes.nodes[end], work.sizes.offsets[end]
         for rows in row_chunks(len(ids), 8, work.max_memory // 8):
-            check_range(ids[rows], rows.start, ids, count, "seed", name, offset, place)
+            check_range(ids[rows], rows.start, ids, count, "seed", name, offset, place, same)
 
 
 def _check_meaning(

@@ -160,7 +160,7 @@ TABLE: list[Entry] = [
     ("planted_partition", lambda: planted(10, seed=-1), ValueError, "seed is -1; expected 0"),
     ("planted_partition", lambda: planted(10, seed=1.5), TypeError, "seed is a float; expected an integer"),
     ("planted_partition", lambda: planted(10, path=FULL), FileExistsError, "holds something; give a new"),
-    ("BuiltinDataset", lambda: hp.BuiltinDataset("cora"), ValueError, "no built-in data set 'cora'; available"),
+    ("BuiltinDataset", lambda: hp.BuiltinDataset("cora"), ValueError, "no built-in data set 'cora', and no such folder; available"),
     ("BuiltinDataset", lambda: hp.BuiltinDataset(5), TypeError, "name is a int; expected a string"),
     ("OnDiskDataset", lambda: on_disk(5), TypeError, "int"),
     ("OnDiskDataset", lambda: on_disk("/nowhere"), NotADirectoryError, "/nowhere is not a folder; expected"),

@@ -306,3 +306,13 @@ def test_a_pickle_is_small_and_opens_the_same_data(debian):
     assert type(again) is hp.BuiltinDataset
     np.testing.assert_array_equal(again.graph.indices, debian.graph.indices)
     assert again.node_names[:2] == debian.node_names[:2]
+
+
+def test_a_folder_that_has_the_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("shop", "s" * 300, "a\0b"):
+        with pytest.raises(ValueError, match=r"no built-in data set .*, and no such folder; "):
+            hp.BuiltinDataset(name)
+    (tmp_path / "shop").mkdir()
+    with pytest.raises(ValueError, match=r"there is a folder .* hp\.OnDiskDataset\('shop'\)"):
+        hp.BuiltinDataset("shop")

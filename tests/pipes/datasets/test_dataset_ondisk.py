@@ -11,6 +11,7 @@ import torch
 from hopline.pipes.datasets import MetadataError, OnDiskDataset, OnDiskTask
 from hopline.pipes.features import DiskBasedFeature, TorchBasedFeature
 from hopline.pipes.items import HeteroItemSet, ItemSet
+from hopline.pipes.npy import read_npy
 from tests.pipes.datasets.dataset_files import npy, tiny, typed, write
 
 
@@ -229,6 +230,51 @@ def test_a_result_that_is_gone(tmp_path):
     (tmp_path / "d" / "preprocessed" / "metadata.yaml").unlink()
     with pytest.raises(RuntimeError, match=r"preprocess .* again"):
         copied(dataset)
+
+
+def test_a_result_that_is_made_of_other_inputs_later(tmp_path):
+    """What is read late would be the new one, and the graph the old one."""
+    document, arrays = tiny()
+    document["tasks"][0]["test_set"] = document["tasks"][0]["train_set"]
+    folder = write(tmp_path / "d", document, arrays)
+    opened, loaded = OnDiskDataset(folder), OnDiskDataset(folder).load()
+    task = loaded.tasks[0]
+    assert task.train_set[0] == (0, 1)
+    OnDiskDataset(folder, force_preprocess=True)  # the same again
+    assert task.test_set[0] == (0, 1)
+    fresh = copied(loaded)
+    assert fresh.tasks[0].test_set[0] == (0, 1)
+    np.save(folder / "seeds.npy", np.array([1, 1]))
+    OnDiskDataset(folder)
+    assert task.train_set[0] == (0, 1)
+    words = r"preprocessed has changed since the data set was loaded.*; load it anew: OnDiskD"
+    for late in (
+        lambda: fresh.tasks[0].train_set,
+        lambda: copied(task).train_set,
+        lambda: copied(loaded),
+        loaded.load,
+        opened.load,
+    ):
+        with pytest.raises(RuntimeError, match=words):
+            late()
+    assert OnDiskDataset(folder).load().tasks[0].train_set[0] == (1, 1)
+    (folder / "preprocessed" / "metadata.yaml").unlink()
+    with pytest.raises(RuntimeError, match="preprocessed is gone since the data set was loaded"):
+        _ = fresh.tasks[0].train_set
+
+
+def test_a_result_that_changes_while_it_is_read(tmp_path, monkeypatch):
+    folder = write(tmp_path / "d", *tiny())
+    dataset = OnDiskDataset(folder).load()
+
+    def read(*args, **keys):
+        np.save(folder / "seeds.npy", np.array([1, 1]))
+        OnDiskDataset(folder)
+        return read_npy(*args, **keys)
+
+    monkeypatch.setattr("hopline.pipes.datasets.ondisk.read_npy", read)
+    with pytest.raises(RuntimeError, match="has changed since"):
+        _ = dataset.tasks[0].train_set
 
 
 def test_metadata_is_the_users_own(typed_folder):

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from hopline.partition import partition_graph
 from hopline.pipes.datasets import MetadataError, OnDiskDataset, preprocess_ondisk_dataset
 from hopline.pipes.datasets.yaml_file import read_yaml
 from tests.pipes.datasets.dataset_files import DELETE, npy, set_key, tiny, typed, write
@@ -115,6 +116,38 @@ def test_schema(tmp_path, case):
     fails(folder, key if key is not None else spec(path), *texts)
 
 
+SET = [{"data": [npy("seeds.npy", name="seeds"), npy("labels.npy", name="labels")]}]
+ALMOST = [  # keys that would be metadata, were they not almost known ones
+    (["feature_data", 0, "in_memmory"], False, "did you mean 'in_memory'? (metadata needs"),
+    (["feature_data", 0, "in-memory"], False, "did you mean 'in_memory'?"),
+    (["feature_data", 0, "In Memory"], False, "did you mean 'in_memory'?"),
+    (["feature_data", 0, "pth"], "y.npy", "did you mean 'path'?"),
+    (["feature_data", 0, "data_type"], "bfloat16", None),
+    (["feature_data", 0, "dtyp"], "bfloat16", "did you mean 'dtype'?"),
+    (["tasks", 0, "trainset"], [], "did you mean 'train_set'?"),
+    (["tasks", 0, "test-set"], [], "did you mean 'test_set'?"),
+    (["tasks", 0, "valid_set"], SET, "value is a set of items; expected one of ['test_set', "
+     "'train_set', 'validation_set']; did you mean 'validation_set'?"),
+    (["tasks", 0, "val_set"], SET, "did you mean 'validation_set'?"),
+    (["tasks", 0, "dev"], SET, "its value is a set of items; expected one of ['test_set'"),
+    (["tasks", 0, "train_size"], 60, None),
+    (["tasks", 0, "split"], {"data": [1]}, None),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("case", ALMOST, ids=lambda case: spec(case[0]))
+def test_metadata_that_is_almost_a_known_key(tmp_path, case):
+    path, value, text = case
+    document, arrays = tiny()
+    folder = write(tmp_path / "d", set_key(document, path, value), arrays)
+    if text is not None:
+        fails(folder, spec(path), "unknown key; ", text)
+        return
+    dataset = OnDiskDataset(folder).load()
+    held = dataset.tasks[0].metadata | dataset.feature.metadata("node", None, "x")
+    assert held[path[-1]] == value
+
+
 TYPED = [
     ([G, N, 1, "type"], None, None, "missing"),
     ([G, N, 1, "type"], "user", None, "'user'", "twice"),
@@ -169,7 +202,7 @@ ARRAYS = [
     ("seeds.npy", np.array([[0, 1], [2, 3]]), SEEDS, "seed 3"),
     ("seeds.npy", np.array([0.0, 1.0]), SEEDS, "float64"),
     ("seeds.npy", np.array([0.0, np.nan]), SEEDS, "float64"),
-    ("seeds.npy", np.array([True, False]), SEEDS, "bool"),
+    ("seeds.npy", np.array([True, False]), SEEDS, "bool", "np.flatnonzero(mask)"),
     ("seeds.npy", np.zeros((2, 1), int), SEEDS, "(2, 1)"),
     ("seeds.npy", np.zeros((2, 2, 2), int), SEEDS, "(2, 2, 2)"),
     ("labels.npy", np.zeros(3, int), LABELS, "3 rows", "expected 2"),
@@ -209,6 +242,21 @@ def test_ids_that_run_on_across_types(tmp_path):
     folder = write(tmp_path / "d", document, arrays)
     # Users come after the 3 items in the fused numbering: 3..6.
     fails(folder, EDGES, "source 6", "node type 'user'", "subtract 3")
+
+
+def test_ids_run_from_1_where_no_end_of_any_edge_is_0(tmp_path):
+    document, arrays = tiny()
+    arrays["edges.npy"] = np.array([[0, 1, 2, 1], [1, 2, 3, 1]])
+    fails(write(tmp_path / "d", document, arrays), EDGES, "destination 3", "or the number of nodes")
+    document, arrays = typed()
+    arrays["likes.npy"] = np.array([[4, 1, 2, 3], [1, 2, 3, 1]])  # follows.npy has user 0
+    fails(write(tmp_path / "e", document, arrays), EDGES, "source 4", "or the number of nodes")
+    arrays["follows.npy"] = np.array([[1, 2, 3], [4, 1, 2]])
+    folder = write(tmp_path / "f", document, arrays)
+    fails(folder, "graph.edges[1].path", "destination 4", "run from 1", "subtract 1")
+    document, arrays = tiny()
+    arrays["seeds.npy"] = np.array([[1, 0], [3, 1]])
+    fails(write(tmp_path / "g", document, arrays), SEEDS, "seed 3", "or the number of nodes")
 
 
 def test_ids_are_checked_per_type(tmp_path):
@@ -379,6 +427,23 @@ def test_no_folder_no_description(tmp_path):
         OnDiskDataset(tmp_path / "file")
     with pytest.raises(MetadataError, match=r"metadata\.yaml: cannot be read"):
         OnDiskDataset(tmp_path)
+
+
+def test_folders_of_another_kind_are_told(tmp_path):
+    folder = write(tmp_path / "d", *tiny())
+    data = OnDiskDataset(folder).load()
+    words = r"d/preprocessed is the preprocessed copy of a data set; .* the one above: .*/d$"
+    with pytest.raises(MetadataError, match=words):
+        OnDiskDataset(folder / "preprocessed")
+    OnDiskDataset(folder, processed_path=tmp_path / "apart")
+    with pytest.raises(MetadataError, match=r"apart is the preprocessed .* whose metadata.yaml it"):
+        OnDiskDataset(tmp_path / "apart")
+    partition_graph(data, "tiny", 2, tmp_path / "parts")
+    words = "parts is a partition: open it with hopline.partition.DistDataset, or .*`hopline insp"
+    with pytest.raises(MetadataError, match=words):
+        OnDiskDataset(tmp_path / "parts")
+    with pytest.raises(MetadataError, match=r"part-0 is one part of a partition: open the folder"):
+        OnDiskDataset(tmp_path / "parts" / "part-0")
 
 
 def test_edge_features_need_edge_ids(tmp_path):
