@@ -7,6 +7,7 @@ the next: free of state, safe on any thread. All iteration state is in a `Cursor
 
 from __future__ import annotations
 
+import difflib
 import functools
 import keyword
 import sys
@@ -31,6 +32,8 @@ StageType = TypeVar("StageType", bound="type[Stage]")
 Fanouts = Sequence[int | Sequence[int] | torch.Tensor]
 
 _registry: dict[str, type[Stage]] = {}
+
+SET_AT_FIRST = ("_next_epoch", "_cursor", "source")  # by `Stage.__init__`
 
 
 class Chain(BaseNode[MiniBatch]):
@@ -309,19 +312,35 @@ class Chain(BaseNode[MiniBatch]):
                 f"stage is {stage!r}; expected a Stage class, or a function that makes one"
             )
         made = stage(self, *args, **kwargs)
-        if not isinstance(made, Stage):
-            raise TypeError(f"{stage!r} made a {type(made).__name__}; expected a hopline Stage")
+        if not isinstance(made, Stage) or made is self:
+            what = "gave the chain back" if made is self else f"made a {type(made).__name__}"
+            raise TypeError(
+                f"{stage!r} {what}; expected a hopline Stage, made of the chain; a function of "
+                "mini-batches goes into .transform(fn)"
+            )
         return made
 
     def __getattr__(self, name: str) -> Any:
         # Reached only when no attribute of that name exists: stages registered by users.
         stage = _registry.get(name)
-        if stage is None:
+        if stage is not None:
+            return _Registered(self, stage)
+        kind = type(self).__name__
+        if name in SET_AT_FIRST and isinstance(self, Stage):
             raise AttributeError(
-                f"{type(self).__name__} has no attribute {name!r}; registered stages: "
-                f"{sorted(_registry)}"
+                f"{kind} has no attribute {name!r}, since its __init__ has not called "
+                "super().__init__(source); call it first"
             )
-        return _Registered(self, stage)
+        hint = ""
+        if not name.startswith("_"):
+            known = [known for known in dir(type(self)) if not known.startswith("_")]
+            near = difflib.get_close_matches(name, [*known, *_registry], n=1, cutoff=0.75)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            if name in MiniBatch.__dataclass_fields__:
+                hint = "; mini-batches have it: a function of them goes into .transform(fn)"
+        raise AttributeError(
+            f"{kind} has no attribute {name!r}; registered stages: {sorted(_registry)}{hint}"
+        )
 
 
 def _cannot_travel(value: Any) -> str | None:

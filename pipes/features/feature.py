@@ -90,8 +90,15 @@ class FeatureStore(ABC):
     def read(
         self, domain: str, type_name: str | None, feature_name: str, ids: torch.Tensor | None = None
     ) -> torch.Tensor:
-        """Rows of a feature; see `Feature.read`."""
-        return self[domain, type_name, feature_name].read(ids)
+        """Rows of a feature; see `Feature.read`, whose IndexError or KeyError then names it."""
+        key = domain, type_name, feature_name
+        feature = self[key]
+        try:
+            return feature.read(ids)
+        except (IndexError, KeyError) as error:
+            kind = IndexError if isinstance(error, IndexError) else KeyError
+            said = error.args[0] if error.args else "(no message)"
+            raise kind(f"feature {key}: {said}") from error
 
     def read_many(
         self, requests: Sequence[tuple[tuple[str, str | None, str], torch.Tensor]]

@@ -68,6 +68,31 @@ def test_pipe_refuses_what_is_no_stage(made):
         numbers().pipe(made)
 
 
+@pytest.mark.parametrize("chain", [numbers(), numbers().copy_to("cpu")])
+def test_pipe_tells_where_a_function_of_mini_batches_goes(chain):
+    with pytest.raises(TypeError, match=r"gave the chain back; .* goes into \.transform\(fn\)"):
+        chain.pipe(lambda minibatch: minibatch)
+    with pytest.raises(AttributeError, match=r"no attribute 'seeds'; .* into \.transform\(fn\)"):
+        chain.pipe(double)
+
+
+class Bare(hp.Stage):
+    def __init__(self, source, by):
+        self.by = by
+
+    def __call__(self, minibatch):
+        return minibatch
+
+
+@pytest.mark.parametrize("use", [lambda c: next(iter(c)), repr, len,
+                                 lambda c: next(iter(hp.DataLoader(c)))])  # fmt: skip
+def test_a_stage_without_the_init_of_stage_is_told(use):
+    with pytest.raises(
+        AttributeError, match=r"^Bare has .* call(ed)? super\(\).__init__\(source\)"
+    ):
+        use(numbers().pipe(Bare, 1))
+
+
 def test_a_stage_without_a_call_is_named():
     class Idle(hp.Stage):
         pass
@@ -147,6 +172,17 @@ def test_an_unknown_stage_is_an_attribute_error_that_lists_the_registered(regist
     with pytest.raises(AttributeError, match=r"no attribute 'main'.*\['mine'\]"):
         numbers().main()
     assert not hasattr(numbers(), "main")
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [("sample_neighbors", "sample_neighbor"), ("fetch_features", "fetch_feature"),
+     ("copyto", "copy_to"), ("mines", "mine")],
+)  # fmt: skip
+def test_the_stage_that_was_meant_is_named(registry, name, meant):
+    hp.register_stage("mine")(Keep)
+    with pytest.raises(AttributeError, match=rf"attribute '{name}'; .*; did you mean '{meant}'\?$"):
+        getattr(numbers().copy_to("cpu"), name)
 
 
 # ---------------------------------------------------------------------------------------------

@@ -191,8 +191,22 @@ def test_keys_must_fit_the_graph():
 
 def test_an_id_beyond_the_feature_is_told():
     chain = numbers(60, 60, shuffle=False).fetch_feature(ring_features(), ["feat"])
-    with pytest.raises(IndexError, match=r"id 50 at position 50 is outside \[0, 50\)"):
+    words = r"feature \('node', None, 'feat'\): .*id 50 at position 50 is outside \[0, 50\)"
+    with pytest.raises(IndexError, match=words):
         list(chain)
+
+
+class Broken(hp.TorchBasedFeature):
+    def read(self, ids=None):
+        raise KeyError("row")
+
+
+def test_a_feature_that_fails_is_named():
+    store = hp.BasicFeatureStore({("node", None, "x"): Broken(torch.zeros(60, 1))})
+    chain = numbers(60, 60, shuffle=False).fetch_feature(store, ["x"])
+    with pytest.raises(KeyError) as caught:
+        list(chain)
+    assert caught.value.args == ("feature ('node', None, 'x'): row",)
 
 
 def test_resume():
