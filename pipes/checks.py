@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from hopline.pipes.graph import FusedCSCSamplingGraph
 
 __all__ = [
+    "MASK_HINT",
     "as_times",
     "check_array",
     "check_count",
@@ -31,6 +32,7 @@ __all__ = [
     "too_large_for_int64",
 ]
 
+MASK_HINT = "; the ids of a mask are mask.nonzero().view(-1)"
 INTEGERS = (
     torch.uint8, torch.int8, torch.uint16, torch.int16, torch.uint32, torch.int32, torch.uint64,
     torch.int64,
@@ -233,7 +235,8 @@ def check_id_tensor(ids: Any, what: str, dtype: torch.dtype) -> None:
     if not isinstance(ids, torch.Tensor):
         raise TypeError(f"{what}: got a {type(ids).__name__}; expected a torch.Tensor of integers")
     if not holds_integers(ids):
-        raise TypeError(f"{what}: got dtype {ids.dtype}; expected integers, e.g. {dtype}")
+        hint = MASK_HINT if ids.dtype == torch.bool else ""
+        raise TypeError(f"{what}: got dtype {ids.dtype}; expected integers, e.g. {dtype}{hint}")
     if ids.dim() != 1:
         raise ValueError(f"{what}: got shape {tuple(ids.shape)}; expected one dimension")
     check_values(ids, what)

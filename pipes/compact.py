@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from hopline.pipes.checks import (
+    MASK_HINT,
     check_count,
     check_flag,
     check_values,
@@ -246,7 +247,8 @@ def _array(tensor: torch.Tensor, what: str) -> np.ndarray[Any, Any]:
     if not isinstance(tensor, torch.Tensor):
         raise TypeError(f"{what}: got a {type(tensor).__name__}; expected a tensor of integers")
     if not holds_integers(tensor):
-        raise TypeError(f"{what}: got dtype {tensor.dtype}; expected integers")
+        hint = MASK_HINT if tensor.dtype == torch.bool else ""
+        raise TypeError(f"{what}: got dtype {tensor.dtype}; expected integers{hint}")
     if tensor.dim() != 1:
         raise ValueError(f"{what}: got shape {tuple(tensor.shape)}; expected one dimension")
     check_values(tensor, what)

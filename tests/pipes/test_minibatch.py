@@ -28,7 +28,19 @@ def test_columns_become_fields_and_extra_columns_attributes():
 
 
 @pytest.mark.parametrize(
-    "name", ["to", "blocks", "key", "extra", "node_features", "sampled_subgraphs", "num_layers", "node_ids", "from_columns", "__init__"]
+    "name",
+    [
+        "to",
+        "blocks",
+        "key",
+        "extra",
+        "node_features",
+        "sampled_subgraphs",
+        "num_layers",
+        "node_ids",
+        "from_columns",
+        "__init__",
+    ],
 )
 def test_names_that_are_taken(name):
     items = hp.ItemSet(torch.arange(3), names=name)

@@ -80,7 +80,7 @@ TABLE: list[Entry] = [
     ("TorchBasedFeature.read", lambda: ROWS.read(0), TypeError, "got a int; expected"),
     ("TorchBasedFeature.read", lambda: ROWS.read(ARRAY), TypeError, "got a ndarray; expected"),
     ("TorchBasedFeature.read", lambda: ROWS.read(FLOATS), TypeError, "float32; expected integers"),
-    ("TorchBasedFeature.read", lambda: ROWS.read(BOOLS), TypeError, "torch.bool; expected integers"),
+    ("TorchBasedFeature.read", lambda: ROWS.read(BOOLS), TypeError, r"torch.bool; expected integers, .*; the ids of a mask are mask.nonzero\(\).view"),
     ("TorchBasedFeature.read", lambda: ROWS.read(COMPLEX), TypeError, "complex64; expected integers"),
     ("TorchBasedFeature.read", lambda: ROWS.read(ZERO_D), ValueError, r"\(\); expected one dimension"),
     ("TorchBasedFeature.read", lambda: ROWS.read(TWO_D), ValueError, r"\(1, 2\); expected one dimension"),
