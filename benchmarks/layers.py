@@ -46,7 +46,7 @@ def dgl(indptr: Any, indices: Any, weight: Any) -> dict[str, Callable[..., Any]]
     import dgl
     from dgl.nn import GATConv, GraphConv, SAGEConv
 
-    graph = dgl.graph(("csc", (indptr, indices.long(), torch.empty(0, dtype=torch.int64))))
+    graph = dgl.graph(("csc", (indptr, indices.long(), torch.arange(len(indices)))))
     graph = graph.int()
     graph.create_formats_()
     sage = SAGEConv(WIDTH, WIDTH, "mean")
@@ -102,7 +102,7 @@ class Peer:
         command = [python, __file__, "--child", system, "--data", str(folder)]
         self.process = subprocess.Popen(
             [*command, "--threads", str(threads)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            text=True, env={**os.environ, "OMP_NUM_THREADS": str(threads)},
+            text=True, env={**os.environ, "OMP_NUM_THREADS": str(threads), "DGLBACKEND": "pytorch"},
         )  # fmt: skip
         if self._line() != "ready":
             raise SystemExit(f"{name} did not start; its error is above")

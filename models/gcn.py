@@ -13,6 +13,7 @@ from hopline.models.block_edges import count_out_degrees
 from hopline.models.checks import check_floating, check_source_rows, check_tensor
 from hopline.models.dropout import Dropout
 from hopline.models.layers import check_blocks, check_sizes, in_dtype_of, sums_first
+from hopline.models.scaled_sum import scaled_rows
 from hopline.pipes.checks import check_count
 from hopline.pipes.subgraph import Block
 
@@ -139,6 +140,9 @@ class GCNConv(nn.Module):
         dtype, h = h.dtype, h.to(torch.promote_types(h.dtype, torch.float32))
         in_degrees = block.in_degrees()
         source_factor = self._source_factor(block, h.dtype, degrees)
+        if edge_weight is None and degrees is None and h.device.type == "cpu":
+            target = self._target_factor(in_degrees + int(self.self_loop), h.dtype)
+            return scaled_rows(block, h, source_factor, target, self.self_loop).to(dtype)
         if source_factor is not None:
             factors = source_factor.index_select(0, block.indices)
             edge_weight = factors if edge_weight is None else edge_weight.to(h.dtype) * factors
@@ -153,11 +157,15 @@ class GCNConv(nn.Module):
                 own = own * source_factor[: len(own)].unsqueeze(1)
             total = total + own
             in_degrees = in_degrees + 1
+        target = self._target_factor(in_degrees, h.dtype)
+        return (total if target is None else total * target.unsqueeze(1)).to(dtype)
+
+    def _target_factor(self, in_degrees: torch.Tensor, dtype: torch.dtype) -> torch.Tensor | None:
+        """[num_dst], or None for ones."""
         if self.norm == "none":
-            return total.to(dtype)
+            return None
         power = -0.5 if self.norm == "both" else -1.0
-        total = total * in_degrees.clamp(min=1).to(h.dtype).pow(power).unsqueeze(1)
-        return total.to(dtype)
+        return in_degrees.clamp(min=1).to(dtype).pow(power)
 
     def _source_factor(
         self, block: Block, dtype: torch.dtype, degrees: Degrees | None

@@ -13,6 +13,7 @@ from numba.extending import intrinsic
 from hopline.pipes.kernels.compiling import kernel
 
 __all__ = [
+    "divide_rows",
     "dot_rows",
     "max_rows",
     "spread_max",
@@ -116,8 +117,7 @@ def sum_scaled_rows(indptr, indices, x, source, target, own, add, low, high, out
         x: float[num_src, width].
         source: float[num_src], of x's dtype; or of length 0, for ones.
         target: float[num_dst], of x's dtype; or of length 0, for ones.
-        own: whether source[i] * x[i] is part of it; there are as many sources as columns at least
-            then.
+        own: whether source[i] * x[i] is part of it, of the columns that are sources too.
         add: whether what out has is part of it.
         low: first column of those to do.
         high: the column behind them.
@@ -138,7 +138,7 @@ def sum_scaled_rows(indptr, indices, x, source, target, own, add, low, high, out
         if not add:
             for k in range(total.shape[0]):
                 total[k] = 0
-        if own:
+        if own and i < x.shape[0]:
             row = x[i]
             factor = source[i] if source.shape[0] > 0 else x.dtype.type(1)
             for k in range(total.shape[0]):
@@ -192,36 +192,54 @@ def transpose_edges(indptr, indices, starts, columns, edges):
 
 
 @kernel
-def spread_rows(starts, columns, indptr, grad_out, mean, low, high, grad_x):
-    """Transpose of `sum_rows`: sums grad_out[i], or grad_out[i] / degree, over the edges of a row.
+def divide_rows(indptr, grad_out, low, high, out):
+    """out[i] = grad_out[i] / degree of column i, of the last part.
+
+    Args:
+        indptr: int64[num_dst + 1].
+        grad_out: float[num_dst, parts, width], of `sum_rows`' out.
+        low: first column of those to do.
+        high: the column behind them.
+        out: float[num_dst, width], of grad_out's dtype.
+    """
+    last = grad_out.shape[1] - 1
+    for i in range(low, high):
+        row, quotient = grad_out[i, last], out[i]
+        divisor = grad_out.dtype.type(max(indptr[i + 1] - indptr[i], 1))
+        for k in range(quotient.shape[0]):
+            quotient[k] = row[k] / divisor
+
+
+@kernel
+def spread_rows(starts, columns, rows, grad_out, low, high, grad_x):
+    """Transpose of `sum_rows`: sums rows[i] over the edges of a source.
 
     Args:
         starts: int64[num_src + 1], as `transpose_edges` gives it.
         columns: integer[num_edges], as `transpose_edges` gives it.
-        indptr: int64[num_dst + 1].
+        rows: float[num_dst, width], the last part of grad_out, or what `divide_rows` made of it.
         grad_out: float[num_dst, parts, width], of `sum_rows`' out.
-        mean: whether to divide by the number of edges.
         low: first source of those to do.
         high: the source behind them.
         grad_x: float[num_src, width], of grad_out's dtype.
     """
-    parts = grad_out.shape[1]
+    width, count = rows.shape[1], columns.shape[0]
+    flat = rows.reshape(-1)
+    line = max(64 // rows.itemsize, 1)
+    asked = min(width, LINES_AHEAD * line)
     for j in range(low, high):
         total = grad_x[j]
         for k in range(total.shape[0]):
             total[k] = 0
         for p in range(starts[j], starts[j + 1]):
-            i = columns[p]
-            row = grad_out[i, parts - 1]
-            degree = indptr[i + 1] - indptr[i]
-            if mean and degree > 1:
-                divisor = grad_out.dtype.type(degree)
-                for k in range(total.shape[0]):
-                    total[k] += row[k] / divisor
-            else:
-                for k in range(total.shape[0]):
-                    total[k] += row[k]
-        if parts > 1 and j < grad_out.shape[0]:
+            if p + AHEAD < count:
+                start = np.int64(columns[p + AHEAD]) * width
+                for k in range(0, asked, line):
+                    _prefetch(flat, start + k)
+            row = rows[columns[p]]
+            for k in range(total.shape[0]):
+                total[k] += row[k]
+        if grad_out.shape[1] > 1 and j < grad_out.shape[0]:
             row = grad_out[j, 0]
             for k in range(total.shape[0]):
                 total[k] += row[k]

@@ -8,9 +8,9 @@ import torch
 
 from hopline.models.checks import check_kernel
 from hopline.models.kept_block import turn
-from hopline.models.kernels import spread_rows, sum_rows
+from hopline.models.kernels import divide_rows, spread_rows, sum_rows
 from hopline.models.operators import operator
-from hopline.models.ranges import bounds_by_edges, in_ranges, rows_like
+from hopline.models.ranges import bounds_by_edges, even_bounds, in_ranges, rows_like
 from hopline.pipes.subgraph import Block
 
 __all__ = ["join_mean", "sum_on_cpu", "sum_on_device", "sum_segments"]
@@ -74,10 +74,18 @@ def _spread_parts(
     num_dst, width = len(grad_out), grad_out.shape[1] // parts
     grad_x = rows_like(grad_out, num_src, width)
     starts, columns, _ = turn(indptr, indices, num_src, named=False)
-    source = grad_out.view(num_dst, parts, width).numpy()
-    arrays, target = (starts.numpy(), columns.numpy(), indptr.numpy(), source), grad_x.numpy()
-    bounds = bounds_by_edges(starts, width)
-    in_ranges(bounds, lambda low, high: spread_rows(*arrays, mean, low, high, target))
+    source = grad_out.view(num_dst, parts, width)
+    rows = source[:, 0]
+    if mean:
+        rows = rows_like(grad_out, num_dst, width)
+        ends, found, quotients = indptr.numpy(), source.numpy(), rows.numpy()
+        in_ranges(
+            even_bounds(num_dst, num_dst * width),
+            lambda low, high: divide_rows(ends, found, low, high, quotients),
+        )
+    arrays = starts.numpy(), columns.numpy(), rows.numpy(), source.numpy()
+    bounds, target = bounds_by_edges(starts, width), grad_x.numpy()
+    in_ranges(bounds, lambda low, high: spread_rows(*arrays, low, high, target))
     return grad_x
 
 

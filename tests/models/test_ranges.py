@@ -17,6 +17,7 @@ from hopline.models.dropout import Dropout
 from hopline.models.edge_values import edge_scores
 from hopline.models.ranges import bounds_by_edges, even_bounds, in_ranges, rows_like
 from hopline.models.rng import keyed_rng
+from hopline.models.scaled_sum import scaled_rows
 from tests.models.test_aggregate import make_block, normal, random_block, seeded
 
 
@@ -112,7 +113,11 @@ def results_of_threads(threads, call):
     return results
 
 
-@pytest.mark.parametrize("aggregate", [sum_aggregate, mean_aggregate])
+def normalised(block, x):
+    return scaled_rows(block, x, torch.rand(len(x), generator=seeded()), None, len(x) > 0)
+
+
+@pytest.mark.parametrize("aggregate", [sum_aggregate, mean_aggregate, normalised])
 @pytest.mark.parametrize("num_dst", [0, 1, 3, 80])
 def test_aggregation_has_the_same_bits(aggregate, num_dst, threads):
     block = random_block(num_dst=num_dst) if num_dst else make_block([], 300, 0)
@@ -177,6 +182,7 @@ def test_a_layer_on_several_threads(threads):
 
 AGGREGATES = {
     "mean": lambda block: mean_aggregate(block, torch.ones(10, 4)),
+    "scaled": lambda block: scaled_rows(block, torch.ones(10, 4), None, None, False),
     "weighted": lambda block: sum_aggregate(block, torch.ones(10, 4), torch.ones(10)),
     "scores": lambda block: edge_scores(block, torch.ones(10, 2), torch.ones(10, 2)),
 }

@@ -10,7 +10,7 @@ import hopline.pipes as hp
 from hopline.models.kept_block import KeptBlock
 from hopline.models.kernels import sum_scaled_rows
 from hopline.models.normalised_product import Factors, normalised_product, scaled
-from hopline.models.scaled_sum import gathered, picks, scaled_sum
+from hopline.models.scaled_sum import gathered, picks, scaled_rows, scaled_sum
 
 SOURCES, ROWS, EDGES = 9, 6, 25
 
@@ -124,6 +124,25 @@ def test_gradients(self_loop, with_factors):
     assert torch.autograd.gradcheck(product, (x,))
     plain = scaled(x, lambda rows: dense(block) @ rows, factors, self_loop)
     assert torch.allclose(product(x), plain, atol=1e-12)
+
+
+@pytest.mark.parametrize("self_loop", [False, True])
+@pytest.mark.parametrize("with_factors", [False, True])
+def test_gradients_of_the_operator(self_loop, with_factors):
+    """With more sources than destinations, of a block that is kept and of one that is not."""
+    block, x = block_of(), draw(SOURCES, 3).requires_grad_()
+    source, target = (draw(SOURCES), draw(ROWS)) if with_factors else (None, None)
+    found = []
+    for each in (block, KeptBlock.of(block)):
+        out = scaled_rows(each, x, source, target, self_loop)
+        found.append((out, *torch.autograd.grad(out.square().sum(), x)))
+    assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
+    assert torch.allclose(
+        found[0][0], scaled_sum(block, x.detach(), source, target, self_loop=self_loop)
+    )
+    assert torch.autograd.gradcheck(
+        lambda rows: scaled_rows(block, rows, source, target, self_loop), (x,)
+    )
 
 
 def test_rows_out_of_range_are_refused():
