@@ -190,6 +190,7 @@ TABLE: list[Entry] = [
     ("GCNConv.forward", lambda: hm.GCNConv(4, 5)(5, X), TypeError, "block is a int; expected a Block"),
     ("GCNConv.forward", lambda: hm.GCNConv(4, 5)(BLOCK, WHOLE), TypeError, "int64; expected a floating-point"),
     ("GCNConv.forward", lambda: hm.GCNConv(4, 5)(BLOCK, X, [1, 1]), TypeError, "edge_weight is a list; expected"),
+    ("GCNConv.forward", lambda: hm.GCNConv(4, 5)(BLOCK, X, degrees=(-torch.ones(3), torch.ones(2))), ValueError, "degrees are negative somewhere, or no numbers"),
     ("GCNConv.forward", lambda: hm.GCNConv(4, 5)(BLOCK, X, degrees=5), TypeError, "degrees .*int; expected"),
     ("GATConv", lambda: hm.GATConv(4, 5, 1.5), TypeError, "num_heads is 1.5; expected an int"),
     ("GATConv.forward", lambda: hm.GATConv(4, 5, 1)(None, X), TypeError, "block is a NoneType; expected a Block"),
