@@ -54,8 +54,8 @@ class IterableSource(Source):
         if isinstance(iterable, Chain):
             if isinstance(given, Loader):
                 raise TypeError(
-                    "source is a torchdata Loader of a chain; give the chain itself, to which "
-                    "stages can be appended and which a DataLoader reads"
+                    "source is a chain already, in a torchdata Loader; give the chain itself, to "
+                    "which stages can be appended and which a DataLoader reads"
                 )
             raise TypeError("source is a chain already; append stages to it")
         if isinstance(seed, bool) or not isinstance(seed, int):

@@ -202,7 +202,7 @@ TABLE: list[Entry] = [
     ("IterableSource", lambda: walked(ids(0, 1)), TypeError, "Tensor; expected an iterable of MiniBatch"),
     ("IterableSource", lambda: walked(ARRAY), TypeError, "ndarray; expected an iterable of MiniBatch"),
     ("IterableSource", lambda: walked(source()), TypeError, "chain already; append stages"),
-    ("DataLoader", lambda: loader(tn.Loader(source())), TypeError, "a torchdata Loader of a chain; give the chain itself"),
+    ("DataLoader", lambda: loader(tn.Loader(source())), TypeError, "a chain already, in a torchdata Loader; give the chain itself"),
     ("IterableSource", lambda: walked([], seed=1.5), TypeError, "seed is 1.5; expected an int"),
     ("IterableSource", lambda: walked([], seed=True), TypeError, "seed is True; expected an int"),
     ("IterableSource", lambda: walked([], seed=-1), ValueError, "seed is -1; expected 0 or more"),
